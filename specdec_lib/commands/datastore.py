@@ -33,21 +33,11 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 
 
 class Texts:
-    """Documents named on the command line, read as they are needed.
+    """Documents named on the command line, read as they are needed: the library's modules, text files, lines of JSON lines
+    files.
 
-    Parameters
-    ----------
-    library : bool
-        Modules of the Python standard library, one document each.
-    texts : sequence of path
-        Text files, one document each; these and the next plain, ``.gz`` or ``.zip``.
-    lines : sequence of path
-        JSON lines files, one document a line.
-    field : str
-        Name of the text in each of these lines.
-    part : (int, int)
-        Number of a part, from 0, and of how many: all texts, one after another, are cut into parts of equally many bytes,
-        and a document is in the part where its first byte is. A packed file is not cut.
+    Of each line ``field`` is the text. With ``part`` (number from 0, of how many) all texts, one after another, are cut into
+    parts of equally many bytes, and a document is in the part where its first byte is; a packed file is not cut.
     """
 
     def __init__(

@@ -214,17 +214,8 @@ def drafting_prices(
     """Price a step's own work and drafting after a prompt: what :class:`~specdec_lib.drafters.pass_prices.PassPrices` calls
     ``step`` and ``drafting``, from medians over the steps.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    alone : mapping of str to Drafter
-        Drafters that are timed by themselves, by name; a draft model is paid by the token and left out.
-    sources : mapping of str to Drafter
-        One tree's, by name. What its step takes beyond its sources' times is the price of merging.
-    prompt : sequence of int
-    new_tokens : int
-    widths : mapping of int to float
-        Milliseconds of a pass by its width, which the prices are in units of and one tree is sized by.
+    ``alone`` are timed by themselves, but for a draft model, which is paid by the token. What a step of one tree over
+    ``sources`` takes beyond their times is the price of merging. ``widths`` has the milliseconds of a pass by its width.
     """
 
     def price(drafter: Drafter | None, part: Callable[[Step], float]) -> float:

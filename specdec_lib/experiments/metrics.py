@@ -53,14 +53,11 @@ def speedups(method: Sequence[Generation], plain: Sequence[Generation]) -> dict[
 
 
 def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[str, np.ndarray]:
-    """How often the draft token at each depth is kept.
+    """How often the draft token at each of ``positions`` depths is kept.
 
-    Returns
-    -------
-    dict of float arrays, shape (positions,)
-        ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every
-        earlier draft token was kept and this one was looked at, which it was not where the text ended inside the draft;
-        ``conditional``: kept among these (NaN where there is none).
+    ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every earlier draft
+    token was kept and this one was looked at, which it was not where the text ended inside the draft; ``conditional``: kept
+    among these (NaN where there is none).
     """
     reached, accepted, alive = (np.zeros(positions) for _ in range(3))
     for run in runs:

@@ -105,21 +105,10 @@ def installed_packages() -> list[Path]:
 
 
 def package_files(downloaded: Sequence[Path] = (), installed: Sequence[Path] | None = None) -> PackageFiles:
-    """Python files of the installed packages and of archives, each content once, in an order that mixes the packages.
+    """Python files of the installed packages and of the wheels in the folders ``downloaded``, each content once.
 
-    The order depends on the files' names alone, so the first part of the files is a sample of all of them.
-
-    Parameters
-    ----------
-    downloaded : sequence of path
-        Folders of wheels, such as ``pip download`` fills.
-    installed : sequence of path, optional
-        Where packages are installed; default: :func:`installed_packages`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a folder holds no wheel, or there is no file.
+    Their order mixes the packages and depends on the files' names alone, so the first part of them is a sample of all.
+    FileNotFoundError if a folder holds no wheel, or there is no file.
     """
     roots = installed_packages() if installed is None else installed
     found = [file for root in roots for file in _installed(root)]

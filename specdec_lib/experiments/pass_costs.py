@@ -114,14 +114,7 @@ def step_samples(
 
 
 def step_seconds(times: Mapping[int, float], width: int) -> float:
-    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
-
-    Parameters
-    ----------
-    times : mapping
-        Seconds by width, two widths at least, 1 among them.
-    width : int
-    """
+    """Time of a pass of any width from the measured ones, 1 among them, by straight lines; the last one's slope goes on."""
     known = sorted(times)
     if width >= known[-1]:
         low, high = known[-2:]

@@ -344,30 +344,10 @@ def time_methods(
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
-    No drafter sees what it learned in an earlier repeat.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    recordings : sequence of Recording
-        What to decode; the first is decoded once more by each method before any time counts.
-    drafters : mapping
-        Drafter by method, None for plain decoding.
-    repeats : int
-    runtime : Runtime, optional
-        How the model's passes are run.
-    state : {"cold", "warm"}, or a mapping of these by method
-        Drafters are reset before each prompt, or before the first of each repeat alone.
-
-    Returns
-    -------
-    dict
-        By method: for each repeat one Generation a recording, which says its ``state``.
-
-    Raises
-    ------
-    ValueError
-        If the state is neither, or two methods share one drafter that is to stay warm.
+    No drafter sees what it learned in an earlier repeat: all are reset before each prompt, or those whose ``state`` is warm
+    before the first of each repeat alone; the state is one for all or by method. The first recording is decoded once more by
+    each method before any time counts. Gives by method for each repeat one Generation a recording. Raises ValueError if two
+    methods share one drafter that is to stay warm.
     """
     state = dict.fromkeys(drafters, state) if isinstance(state, str) else state
     for name in drafters:

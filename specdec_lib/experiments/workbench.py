@@ -38,29 +38,14 @@ def companions(target: PreTrainedModel) -> Path:
 
 @dataclass
 class ModelPair:
-    """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters.
+    """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters. Stores are built, and layer and
+    heads chosen, when a method asks for them; ``notes`` says what was chosen, or is given ``layer`` and ``heads``.
 
-    Stores are built, and layer and heads chosen, when a method asks for them.
-
-    Attributes
-    ----------
-    target : PreTrainedModel
-    draft : PreTrainedModel, optional
-    tokenizer : PreTrainedTokenizerBase
-    store_tokens, dense_tokens : int
-        Sizes of the datastores, which hold text of the standard library that the prompts are not from.
-    notes : dict
-        What was chosen, for the results: ``layer`` and ``heads``, which may be given.
-    draft_runtime : Runtime, optional
-    prices : PassPrices
-        What one tree sizes its drafts by: passes by width, a token of the draft model, and asking each source. Give the prices
-        that were measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once
-        they are known. The default is a processor's curve, and drafting counts as free in it.
-    heads_folder : Path, optional
-        Of the heads of Medusa, Hydra and EAGLE; by default those that are shipped for the target (:func:`companions`).
-    tree_weights : Path, optional
-        What ``python -m specdec_lib fit-tree`` wrote, with the names of the sources that one tree drafts from; the shipped
-        weights by default.
+    The datastores of ``store_tokens`` and ``dense_tokens`` hold text of the standard library that the prompts are not from. One
+    tree sizes its drafts by ``prices``: by default a processor's curve, in which drafting is free. Give those that were
+    measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once they are
+    known. ``heads_folder`` and ``tree_weights`` (what ``python -m specdec_lib fit-tree`` wrote) are by default those that are
+    shipped for the target.
     """
 
     target: PreTrainedModel

@@ -121,13 +121,10 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Replay the rules on at most ``count`` answers of a set, each up to the context of the model that reads it.
 
-    Yields
-    ------
-    dict
-        An answer: ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
-        ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of
-        them with a draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the
-        best occurrence in hindsight, each at 10 and at 70 draft tokens.
+    Yields by answer ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
+    ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of them with a
+    draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the best occurrence in
+    hindsight, each at 10 and at 70 draft tokens.
     """
     replies = spread_out(sets[name](), count)
     asked = {reply.questions or reply.id: None for reply in replies}

@@ -96,16 +96,8 @@ def drafted_given(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens Y of the draft model given X, those that the target emits at the same places, and min(1, p(Y) / q(Y)).
 
-    Parameters
-    ----------
-    p, q : float64 tensor, shape (n, vocabulary)
-        Distributions of the target and of the draft model.
-    tokens : int64 tensor, shape (n,)
-        X, drawn from ``p``; Y is distributed as ``q`` and equal to X with probability min(p, q).
-    sampling : Sampling
-        Bound to its prompt.
-    first : int
-        Position of the first token.
+    ``p`` and ``q``, float64 of shape (n, vocabulary), are the laws of target and draft model, ``tokens`` X, and ``first`` the
+    position of its first. Y is distributed as ``q`` and equal to X with probability min(p, q).
     """
     accept, residual = (
         [sampling.uniform(first + i, stream) for i in range(len(tokens))] for stream in (ACCEPT, RESIDUAL)

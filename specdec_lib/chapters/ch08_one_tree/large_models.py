@@ -114,18 +114,7 @@ def replayed(
     drafters: Mapping[tuple[str, Size], Drafter],
     count: int,
 ) -> Replayed:
-    """Replay drafters on answers of each set.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    store : SuffixIndex
-        Of this tokenizer; the bound's sources read it.
-    drafters : mapping
-        Of :func:`rungs`.
-    count : int
-        Answers of each set.
-    """
+    """Replay drafters of :func:`rungs` on ``count`` answers of each set; the bound's sources read ``store``."""
     ladders, absent = {}, []
     for name, load in SETS.items():
         try:

@@ -98,15 +98,9 @@ class Measured(NamedTuple):
 
 @dataclass
 class Ladder:
-    """Every rung on the same recordings.
+    """Every rung on the same recordings: ``measured`` by rung and size.
 
-    Attributes
-    ----------
-    recordings : sequence of Recording
-    measured : dict
-        By rung and size.
-    longest : list of int array
-        Of each recording: the tokens that some source could have had accepted after each token.
+    ``longest`` has for each recording the tokens that some source could have had accepted after each token.
     """
 
     recordings: Sequence[Recording]

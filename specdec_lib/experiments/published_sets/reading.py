@@ -35,21 +35,11 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file or folder of a data set.
+    """A published file or folder of a data set: ``origin`` is ``owner/repository/path`` on ``host``.
 
-    Parameters
-    ----------
-    folder : str
-        The data set's own folder below the root, where the file lies under the name that it was published with.
-    origin : str
-        ``owner/repository/path`` on ``host``.
-    licence : str
-        What the publisher says about reuse.
-    distinct : bool
-        True: the name alone tells the data set, so that the file may lie at the root itself.
-    host : str
-    note : str
-        What else you must know to get the file.
+    It lies in ``folder`` below the root, under the name that it was published with, or at the root itself if its name alone
+    tells the data set (``distinct``). ``licence`` is what the publisher says about reuse; ``note`` what else you must know to
+    get the file.
     """
 
     folder: str

@@ -30,17 +30,9 @@ class PlanError(params.UsageError):
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook with the parameters it will be run with.
+    """One notebook with the parameters of the profile and of the command line; the rest are the notebook's defaults.
 
-    Parameters
-    ----------
-    path : Path
-        The source notebook.
-    profile : str
-    given : dict
-        Parameters of the profile and of the command line; the rest are the notebook's defaults.
-    overrides : tuple of str
-        The words of the command line that belong to this notebook, for the command that repeats the run.
+    ``overrides`` are the words of the command line that belong to it, for the command that repeats the run.
     """
 
     path: Path
@@ -81,13 +73,7 @@ class Job:
         return " ".join([*words, *(f"-p {self.id}.{text}" for text in self.overrides)])
 
     def key(self, surroundings: str) -> str:
-        """Return the checksum of everything that can change an output of this run.
-
-        Parameters
-        ----------
-        surroundings : str
-            :func:`surroundings`, which is the same for all notebooks of a run.
-        """
+        """Return the checksum of everything that can change an output of this run; ``surroundings`` are those of all notebooks."""
         code = [cell.source for cell in self.source.cells if cell.cell_type == "code"]
         text = json.dumps([code, dict(self.given), surroundings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

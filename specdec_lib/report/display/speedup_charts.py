@@ -16,17 +16,9 @@ def which_method(
 ) -> Figure:
     """Draw the speed-up of every method on every task as a map: blue is faster than plain decoding, red slower.
 
-    The best of each task is starred where it is above 1. An interval stands below its number; then the best is starred
-    only if its interval lies above 1.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        With ``method``, ``task`` and ``speedup``.
-    methods, tasks : sequence of str
-        Columns and rows.
-    upright : bool
-        The other way round, with methods as rows: for many methods, whose intervals then have room.
+    ``rows`` have ``method``, ``task`` and ``speedup``; methods are columns, or rows if ``upright``. The best of each task is
+    starred where it is above 1. An interval stands below its number; then the best is starred only if its interval lies above
+    1.
     """
     import numpy as np
 

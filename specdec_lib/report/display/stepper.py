@@ -74,17 +74,10 @@ def stepper(
     prompts: Sequence[int] | Mapping[str, Sequence[int]],
     prices: Sequence[PassPrices] | None = None,
 ) -> Stepper:
-    """Make a viewer of one generation or of several.
+    """Make a viewer of one generation, or of several by method: a run, or one for each prompt.
 
-    Parameters
-    ----------
-    runs : Generation, or mapping
-        One run, or by method: its run, or its runs, one for each prompt.
-    tokenizer : PreTrainedTokenizerBase
-    prompts : sequence of int, or mapping
-        Token ids of the prompt, or by the name that the reader chooses it by: those of each prompt, in the order of the runs.
-    prices : sequence of PassPrices, optional
-        Between which the reader chooses; :func:`usual_prices` by default.
+    ``prompts`` are the token ids of the prompt, or by the name that the reader chooses it by those of each, in the order of the
+    runs. The reader chooses among ``prices`` too, :func:`usual_prices` by default.
     """
     given = {"this run": runs} if isinstance(runs, Generation) else runs
     by_method = {name: [done] if isinstance(done, Generation) else list(done) for name, done in given.items()}
@@ -118,14 +111,11 @@ def stepped(
 ) -> dict[str, Any]:
     """Return what the viewer shows, of which JSON can be made.
 
-    Returns
-    -------
-    dict
-        ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt
-        with its ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the
-        accepted nodes ``a``, the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its
-        prices ``c`` and those of drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``,
-        the place ``k`` in prompt and output that the draft was copied from and the number ``h`` of nodes left out.
+    ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt with its
+    ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the accepted nodes ``a``,
+    the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its prices ``c`` and those of
+    drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``, the place ``k`` in prompt and
+    output that the draft was copied from and the number ``h`` of nodes left out.
     """
     texts: dict[str, int] = {}
 
