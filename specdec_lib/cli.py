@@ -86,7 +86,8 @@ def datastore(context: typer.Context) -> None:
     """Build, describe and verify datastores."""
     from specdec_lib.commands import datastore
 
-    raise typer.Exit(datastore.main(context.args) or 0)
+    program = "python -m specdec_lib datastore"
+    raise typer.Exit(datastore.app(context.args, prog_name=program, standalone_mode=False) or 0)
 
 
 def _interrupt(number: int, frame: Any) -> None:

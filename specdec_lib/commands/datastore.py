@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specdec_lib import datastores, files, paths
-from specdec_lib.commands import exit_status
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, faiss_index, ray_data, suffix_array, tokens
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
@@ -319,18 +318,3 @@ def _open(path: Path, tokenizer: str | None) -> list[TokenStore]:
     if tokenizer is not None:
         parts[0].check_tokenizer(load_tokenizer(tokenizer))
     return parts
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command with the words behind ``datastore``; returns the exit status."""
-
-    def work() -> int:
-        try:
-            app(argv, prog_name="python -m specdec_lib datastore")
-        except SystemExit as end:
-            if end.code == 130:
-                raise KeyboardInterrupt from None
-            return int(end.code or 0)
-        return 0
-
-    return exit_status(work, "interrupted; the same command continues with what is missing")
