@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from specdec_lib import generate, load_model, methods
+from specdec_lib import generate, methods
 from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
@@ -21,11 +21,6 @@ TEXTS = [
     f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
     for name in ("amount", "rows", "count")
 ]
-
-
-@pytest.fixture(scope="module")
-def pocket():
-    return load_model("pocket", "cpu")
 
 
 @pytest.fixture(scope="module")

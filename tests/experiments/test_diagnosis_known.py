@@ -17,11 +17,6 @@ from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_model("pocket", "cpu")[1]
-
-
 def _diagnosed(folder, answers, *words) -> dict:
     """What the command writes of prompts and answers."""
     path, out = folder / "answers.jsonl", folder / "found.json"

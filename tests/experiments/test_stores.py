@@ -10,11 +10,6 @@ from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_model("pocket")[1]
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
@@ -61,11 +56,6 @@ def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monk
     monkeypatch.setattr(stores, "embed_store", None)
     assert len(stores.dense_states(model, index)) == len(states)
     assert stores.dense_index(states, index, dims=16).path == found.path
-
-
-@pytest.fixture(scope="module")
-def pocket():
-    return load_model("pocket", dtype="float32")
 
 
 @pytest.fixture(scope="module")

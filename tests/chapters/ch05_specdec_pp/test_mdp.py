@@ -102,46 +102,6 @@ def test_the_solution_is_that_of_value_iteration():
         assert (costs[400] - costs[200]) / 200 == pytest.approx(solution.outcome.cost(COSTS), rel=1e-3)
 
 
-def finite_by_recursion(rounds: Rounds, tokens: int) -> np.ndarray:
-    """Least cost of short responses, from the definition: every refusal kept as a branch of its own."""
-    pair, (c1, c2) = rounds.pair, COSTS
-    memory: dict[tuple[int, int], float] = {}
-
-    def response(left: int, context: int) -> float:
-        if left <= 0:
-            return 0.0
-        if (left, context) not in memory:
-            memory[left, context] = decide(left, [], context)
-        return memory[left, context]
-
-    def verify(left: int, path: list[tuple[int, int]], context: int) -> float:
-        total, kept = c2, 1.0
-        for i, (at, token) in enumerate(path):
-            refused = kept * (1 - pair.acceptance[at, token])
-            after = sum(r * response(left - i - 1, pair.following[at, z]) for z, r in enumerate(pair.residual[at]))
-            total += refused * (c1 * (len(path) - i) + after)
-            kept -= refused
-        rest = [response(left - len(path) - 1, pair.following[context, z]) for z in range(pair.vocabulary)]
-        return total + kept * float(pair.target[context] @ rest)
-
-    def decide(left: int, path: list[tuple[int, int]], context: int) -> float:
-        stop, proceed = 0.0, 0.0
-        may_continue = len(path) + 1 < min(rounds.longest, left)
-        for token, q in enumerate(pair.draft[context]):
-            longer, after = [*path, (context, token)], pair.following[context, token]
-            stop += q * verify(left, longer, after)
-            proceed += q * decide(left, longer, after) if may_continue else np.inf
-        return min(stop, proceed)
-
-    return np.array([[response(n, c) for c in range(pair.contexts)] for n in range(tokens + 1)])
-
-
-def test_costs_of_short_responses_are_those_of_the_definition():
-    for pair in pairs(3):
-        rounds = Rounds.of(pair, 3)
-        np.testing.assert_allclose(finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12)
-
-
 def test_long_responses_under_a_policy_cost_its_rate_a_token():
     for pair in pairs(3, 3):
         rounds = Rounds.of(pair, 5)
