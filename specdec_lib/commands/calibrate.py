@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -34,7 +35,7 @@ def calibrate(
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_prices import PassPrices
     from specdec_lib.experiments.draft_costs import drafting_prices, long_text
-    from specdec_lib.experiments.pass_costs import RUNTIMES, step_times
+    from specdec_lib.experiments.pass_costs import RUNTIMES, step_samples
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
@@ -46,10 +47,10 @@ def calibrate(
         model, small, tokenizer = load_pair(target, draft, device, dtype)
     else:
         (model, tokenizer), small = load_model(target, device, dtype), None
-    spent = {row["width"]: row["ms"] for row in step_times(model, context, runtime, WIDTHS, repeats)}
+    spent = {width: median(ms) for width, ms in step_samples(model, context, runtime, WIDTHS, repeats).items()}
     one = spent[1]
     widths = {width: ms / one for width, ms in spent.items()}
-    drafted = 0.0 if small is None else step_times(small, context, runtime, (1,), repeats)[0]["ms"] / one
+    drafted = 0.0 if small is None else median(step_samples(small, context, runtime, (1,), repeats)[1]) / one
     pair = ModelPair.untuned(model, small, tokenizer)
     alone, _ = methods.build(pair, ALONE)
     prompt = long_text(tokenizer, vocabulary_size(model), context)[:context]

@@ -70,11 +70,6 @@ class PackageFiles:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
-    @property
-    def archives(self) -> int:
-        """Number of archives that files come from."""
-        return len({file.path for file in self.files if file.packed})
-
     def split(self, count: int) -> list[PackageFiles]:
         """The files in ``count`` parts of about equally many bytes, one after another."""
         ends = np.cumsum([file.size for file in self.files])

@@ -176,26 +176,18 @@ def run_again(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafter: Drafter | None,
-    runtime: Runtime | None = None,
     state: str = "cold",
 ) -> list[Generation]:
     """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
 
     ``state`` is as for :func:`in_state`.
     """
-    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter, runtime))
+    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter))
 
 
-def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None) -> Generation:
-    return generate(
-        model,
-        trace.prompt,
-        drafter,
-        trace.sampling,
-        trace.limits.max_new_tokens,
-        sorted(trace.limits.eos),
-        runtime=runtime,
-    )
+def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None) -> Generation:
+    limits = trace.limits
+    return generate(model, trace.prompt, drafter, trace.sampling, limits.max_new_tokens, sorted(limits.eos))
 
 
 def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold") -> list[Generation]:
@@ -323,23 +315,11 @@ def sweep_draft_model(
     return {length: [runs[length] for runs in of_each] for length in lengths}
 
 
-def _warm(
-    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, runtime: Runtime | None
-) -> None:
-    """Run the first recording, and more while the runtime has recorded no pass for the drafter."""
-    capture = Capture() if drafter is None else drafter.capture
-    for place, recording in enumerate(recordings):
-        if place and (runtime is None or runtime.ready(capture)):
-            return
-        _run(model, recording.trace, drafter, runtime)
-
-
 def time_methods(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafters: Mapping[str, Drafter | None],
     repeats: int,
-    runtime: Runtime | None = None,
     state: str | Mapping[str, str] = "cold",
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
@@ -357,7 +337,7 @@ def time_methods(
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
-        _warm(model, recordings, drafter, runtime)
+        _run(model, recordings[0].trace, drafter)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):
@@ -366,7 +346,7 @@ def time_methods(
                 drafter = drafters[name]
                 if drafter is not None and (state[name] == "cold" or i == 0):
                     drafter.reset()
-                run = _run(model, recording.trace, drafter, runtime)
+                run = _run(model, recording.trace, drafter)
                 runs[name][repeat].append(replace(run, state=state[name]))
     return runs
 

@@ -169,7 +169,7 @@ def test_it_starts_where_a_notebook_puts_it_into_the_page_and_of_two_one_moves(b
       document.body.append(host);
     }"""
     for _ in range(2):
-        page.evaluate(insert, stepper.stepper(DRAFTED, Letters(), points("hi"), PRICES).to_html())
+        page.evaluate(insert, stepper.stepper({"PLD": [DRAFTED]}, Letters(), {"one": points("hi")}, PRICES).to_html())
     sliders = page.get_by_role("slider")
     sliders.last.fill("3")
     assert [slider.input_value() for slider in sliders.all()] == ["1", "3"]

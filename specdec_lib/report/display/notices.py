@@ -6,16 +6,16 @@ from typing import Any
 
 
 class Notice:
-    """A box of MyST with a title and a text of one line each; ``kind`` is an admonition of MyST: note, tip, warning."""
+    """A warning on a page, with a title and a text of one line each."""
 
-    def __init__(self, title: str, text: str, kind: str = "warning"):
-        self.title, self.text, self.kind = title, text, kind
+    def __init__(self, title: str, text: str):
+        self.title, self.text = title, text
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {
             "text/plain": f"{self.title}: {self.text}",
             "text/html": f"<p><b>{self.title}.</b> {self.text}</p>",
-            "text/markdown": f":::{{admonition}} {self.title}\n:class: {self.kind}\n{self.text}\n:::\n",
+            "text/markdown": f":::{{admonition}} {self.title}\n:class: warning\n{self.text}\n:::\n",
         }
 
 
