@@ -15,7 +15,7 @@ from specdec_lib import paths
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import notices, run_context
+from specdec_lib.report.display import run_context, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import token_view
 from tests.report.display.test_stepper_data import Letters
@@ -178,5 +178,5 @@ def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
 
 
 def test_only_a_smoke_page_carries_a_warning():
-    assert "{admonition}" in notices.notice("smoke")._repr_mimebundle_()["text/markdown"]
-    assert notices.notice("default") is None and notices.notice("full") is None
+    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
+    assert session.notice("default") is None and session.notice("full") is None

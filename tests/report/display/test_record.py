@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib.report import plots
-from specdec_lib.report.display import record
+from specdec_lib.report.display import session
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def outputs(monkeypatch):
 
 def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(outputs, monkeypatch):
     figure, _ = plots.new()
-    record.record_figure("answer", figure)
+    session.record_figure("answer", figure)
     kept, shown = outputs
     assert shown is figure, "outside of a run the figure is shown as well"
     glue = pytest.importorskip("myst_nb.ext.glue")
@@ -34,4 +34,4 @@ def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(outputs, monkeypatc
 
 def test_a_name_that_glue_cannot_address_is_refused():
     with pytest.raises(ValueError, match="tokens per forward"):
-        record.record_figure("tokens per forward", None)
+        session.record_figure("tokens per forward", None)
