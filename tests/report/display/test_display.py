@@ -158,14 +158,6 @@ def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
     assert page.count('class="specdec-step"') == 3
 
 
-def test_of_a_draft_that_branches_the_accepted_path_is_shown():
-    tree = DraftTree([ord(c) for c in "xbyc"], [-1, -1, 1, 1])
-    _, shown = viewed("a", (tree, [1, 3], "bcd"))
-    assert [(text, fate) for fate, _, text in shown] == [
-        ("a", "target"), ("b", "accepted"), ("c", "accepted"), ("d", "target")
-    ]  # fmt: skip
-
-
 def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
     page, shown = viewed("<", (chain("\n"), [], "x"), prompt="<b>", caption="a & <i>")
     parsed = Text(re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
