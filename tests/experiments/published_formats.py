@@ -122,7 +122,7 @@ FILES: dict[str, dict[str, str | bytes]] = {
     },
     "gsm8k": {"gsm8k/test.jsonl": jsonl({"question": "How many test?", "answer": "1+1=<<1+1=2>>2\n#### 2"})},
     "alpaca": {"alpaca/random_9k.json": json.dumps(ALPACA, indent=1)},
-    "codealpaca": {"code_alpaca_2k.json": json.dumps(ALPACA)},
+    "codealpaca": {"codealpaca/code_alpaca_2k.json": json.dumps(ALPACA)},
     "codeeditorbench": editor("code_{}_plus.jsonl"),
     "xatu": xatu(("asset", 2), ("jfleg", 0), ("defacto", 0)),
     "jfleg": xatu(),

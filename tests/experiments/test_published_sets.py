@@ -133,28 +133,18 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("task", "place", "below"),
+    ("task", "place"),
     [
-        ("humaneval", "human-eval/data/HumanEval.jsonl.gz", ""),  # a clone of the repository that publishes it
-        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl", ""),
-        ("mt-bench", "mt_bench/question.jsonl", "mt_bench"),  # the set's own folder
-        ("mt-bench", "FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "FastChat"),
-        ("humaneval", "HumanEval.jsonl.zip", ""),  # the root, because the name tells the set
+        ("humaneval", "human-eval/data/HumanEval.jsonl.gz"),
+        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl"),
     ],
 )
-def test_a_file_may_lie_in_a_clone_in_its_folder_or_at_the_root(tmp_path, task, place, below):
+def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
     path = tmp_path / place
     packing = path.suffix if path.suffix != ".jsonl" else ""
-    write(
-        path.with_name(path.name.removesuffix(packing)), jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS)), packing
-    )
-    assert len(load_task(task, tmp_path / below)) == 1
-
-
-def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path):
-    write(tmp_path / "question.jsonl", jsonl(TWO_TURNS))
-    with pytest.raises(MissingData, match="mt_bench/question.jsonl"):
-        load_task("mt-bench", tmp_path)
+    text = jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS))
+    write(path.with_name(path.name.removesuffix(packing)), text, packing)
+    assert len(load_task(task, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("task", DATASETS)

@@ -97,14 +97,14 @@ GSM8K = {
 }
 _PULL_REQUEST = "at commit 5e69c50c54048cd3b919c46d13bb2d92a62f4498 of a pull request"
 ALPACA = {
-    "alpaca_data": DataFile("alpaca", "tatsu-lab/stanford_alpaca/alpaca_data.json", "CC BY-NC 4.0", True),
+    "alpaca_data": DataFile("alpaca", "tatsu-lab/stanford_alpaca/alpaca_data.json", "CC BY-NC 4.0"),
     "alpaca_5000": DataFile(
-        "alpaca", "tatsu-lab/stanford_alpaca/data/alpaca_5000.json", "CC BY-NC 4.0", True, note=_PULL_REQUEST
+        "alpaca", "tatsu-lab/stanford_alpaca/data/alpaca_5000.json", "CC BY-NC 4.0", note=_PULL_REQUEST
     ),
-    "random_9k": DataFile("alpaca", "gpt4life/alpagasus/data/random/random_9k.json", "CC BY-NC 4.0", True),
+    "random_9k": DataFile("alpaca", "gpt4life/alpagasus/data/random/random_9k.json", "CC BY-NC 4.0"),
 }
 CODEALPACA = {
-    name: DataFile("codealpaca", f"sahil280114/codealpaca/data/{name}.json", "CC BY-NC 4.0", True)
+    name: DataFile("codealpaca", f"sahil280114/codealpaca/data/{name}.json", "CC BY-NC 4.0")
     for name in ("code_alpaca_20k", "code_alpaca_2k")
 }
 _INSTRUCTION = (
@@ -175,7 +175,7 @@ def _instructions(root: Root, files: Mapping[str, DataFile]) -> Iterator[Prompt]
 
 # ---- code ----------------------------------------------------------------------------------------------------
 
-HUMANEVAL = DataFile("humaneval", "openai/human-eval/data/HumanEval.jsonl.gz", "MIT", True)
+HUMANEVAL = DataFile("humaneval", "openai/human-eval/data/HumanEval.jsonl.gz", "MIT")
 _WIZARD = _INSTRUCTION + ("\n### Instruction:\nCreate a Python script for this problem:\n{prompt}\n\n### Response:")
 _OCTOPACK = "bigcode-project/octopack/evaluation"
 HUMANEVALPACK = {
@@ -184,9 +184,9 @@ HUMANEVALPACK = {
     )
     for language in ("python", "java", "cpp", "js", "go", "rust")
 }
-QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT", True)
-EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT", True)
-MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0", True)
+QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT")
+EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT")
+MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0")
 MBPP_TEST = range(11, 511)
 EDIT_VERSIONS = ("plus", "primary", "samples")
 EDITS = {
@@ -252,7 +252,7 @@ def _edit_file(kind: str, version: str) -> DataFile:
         origin = f"CodeEditorBench/CodeEditorBench/cluster/cluster_{kind}.jsonl"
         return DataFile("codeeditorbench/cluster", origin, "Apache-2.0")
     origin = f"m-a-p/CodeEditorBench/code_{kind}_{version}.jsonl"
-    return DataFile("codeeditorbench", origin, "Apache-2.0", True, "https://huggingface.co/datasets/")
+    return DataFile("codeeditorbench", origin, "Apache-2.0", "https://huggingface.co/datasets/")
 
 
 def _edit_instruction(root: Root, kind: str) -> str:
@@ -287,7 +287,7 @@ def _bare(code: str) -> str:
 # ---- text to edit, and sources to quote ----------------------------------------------------------------------
 
 _XATU_LICENCE = "CC BY-NC 4.0; each source set has its own"
-XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE, True)
+XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE)
 XATU_SOURCES = ("asset", "jfleg", "defacto", "evidence", "factedit", "fruit", "stylePTB", "wikibias", "wnc")
 _PLD_PLUS = (
     "Below is an instruction that describes a task, along with an input text. "
@@ -296,7 +296,7 @@ _PLD_PLUS = (
     "# Instruction:\n{instruction}\n# Input:\n{input}\n{document}Response:"
 )
 ASSET = [
-    DataFile("asset", f"facebookresearch/asset/dataset/{name}", "CC BY-NC 4.0", True)
+    DataFile("asset", f"facebookresearch/asset/dataset/{name}", "CC BY-NC 4.0")
     for name in ("asset.test.orig", *(f"asset.test.simp.{k}" for k in range(10)))
 ]
 JFLEG = [
