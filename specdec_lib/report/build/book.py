@@ -23,10 +23,6 @@ GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
 
 
-class BookError(UsageError):
-    """The book cannot be built from what is there."""
-
-
 def toc_files(toc: Path) -> list[str]:
     """Return every page that a table of contents names, in order and without suffix."""
     pages: list[str] = []
@@ -49,7 +45,7 @@ def executed_profiles(book: Path) -> dict[str, str]:
     names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
     missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
     if missing:
-        raise BookError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
+        raise UsageError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
     profiles = {}
     for name in names:
         content = nbformat.read(str(book / "notebooks" / f"{name}.ipynb"), as_version=4)
@@ -86,7 +82,7 @@ main()
 
 
 def render(root: Path) -> Path:
-    """Render the pages; returns the first one. BookError if a notebook is not executed, or jupyter-book warned or failed."""
+    """Render the pages; returns the first one. UsageError if a notebook is not executed, or jupyter-book warned or failed."""
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
@@ -106,7 +102,9 @@ def render(root: Path) -> Path:
             check=False,
         )
     if done.returncode:
-        raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
+        raise UsageError(
+            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
+        )
     return root / "_build" / "html" / "intro.html"
 
 

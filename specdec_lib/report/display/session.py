@@ -25,7 +25,7 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of this run; called in the cell after the parameters.
 
     papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
-    type; the sources of both are read back from IPython's history. ParameterError if one is unknown or of another type,
+    type; the sources of both are read back from IPython's history. UsageError if one is unknown or of another type,
     or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
     those are declared.
     """
@@ -49,7 +49,7 @@ def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parame
         body = _statements(history[index])
         if body and all(isinstance(node, ast.AnnAssign) for node in body):
             return index, params.parse_declarations(history[index])
-    raise params.ParameterError("no parameters cell has been run: run the notebook from its first cell")
+    raise params.UsageError("no parameters cell has been run: run the notebook from its first cell")
 
 
 def _injected_names(source: str) -> list[str]:
