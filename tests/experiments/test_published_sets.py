@@ -105,17 +105,14 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
 def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
     for place, text in editor(name).items():
         write(tmp_path / place, text)
-    assert [p.meta["subset"] for p in load_task("codeeditorbench", tmp_path)] == list(EDITED)
+    assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
 
 
-def test_what_a_source_says_of_a_prompt_is_kept(tmp_path):
-    for name in ("mt-bench", "spec-bench", "quotesum"):
+def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
+    for name in ("mt-bench", "quotesum"):
         publish(tmp_path, name)
-    first, second = (load_task(name, tmp_path)[-1] for name in ("spec-bench", "quotesum"))
-    assert first.meta["references"] == ("He", "Him") and first.meta["subset"] == "rag"
-    assert second.meta["quotes"] == ((2, "the man"), (1, "not him")) and second.meta["sources"][1][:2] == (2, "Two")
-    (one,) = load_task("quotesum", tmp_path, distinct=True)
-    assert one.meta["references"] == ("It was the man.", "the man and not him")
+    prompt = load_task("quotesum", tmp_path)[-1]
+    assert prompt.meta["quotes"] == ((2, "the man"), (1, "not him")) and prompt.meta["sources"][1][:2] == (2, "Two")
     assert load_task("mt-bench", tmp_path)[0].turns == ("What?", "And now?")
 
 
@@ -125,8 +122,8 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
         write(tmp_path / place, text)
     with caplog.at_level(logging.WARNING):
         (prompt,) = load_task("xatu", tmp_path)
-    assert prompt.meta["left_out"] == {"asset": 1, "defacto": 1, "fruit": 2, "wnc": 1}
-    assert "5 of 6 edits are left out" in caplog.text and "fruit 2" in caplog.text
+    assert prompt.id == "asset-0" and "5 of 6 edits are left out" in caplog.text
+    assert "asset 1, defacto 1, fruit 2, wnc 1" in caplog.text
     (tmp_path / "asset/asset.test.orig").unlink()
     with pytest.raises(MissingData, match="asset.test.orig"):
         load_task("xatu/asset", tmp_path)
@@ -226,7 +223,7 @@ BROKEN = [
             ({"wall_time": ["fast", 1.0]}, "'wall_time' is ['fast', 1.0]; expected a list of numbers with a decimal"),
         )
     ),
-    ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"instruction": "a", "output": ""}]', "record 1: field 'dataset'"),
+    ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"output": ""}]', "record 1: field 'instruction'"),
 ]  # fmt: skip
 
 
@@ -257,8 +254,8 @@ def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path)
     write(tmp_path / MT, jsonl(ONE_TURN, TWO_TURNS))
     write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
     first, second = replies.mt_bench_replies(tmp_path)
-    read = (first.id, first.text, first.tokens, first.steps, first.seconds, first.group)
-    assert read == ("81-0", "yes", 3, 2, 0.5, "math")
+    read = (first.id, first.text, first.tokens, first.steps, first.seconds)
+    assert read == ("81-0", "yes", 3, 2, 0.5)
     assert (second.text, second.tokens, second.steps, second.questions) == ("", 1, 1, ("What?", "And now?"))
     assert second.prompt == "USER: What? ASSISTANT: yes</s>USER: And now? ASSISTANT:"
     results = [{"sampling_config": "nucleus9", "outputs": ["b", "c"]}, {"sampling_config": "greedy", "outputs": ["a"]}]

@@ -71,8 +71,8 @@ def _by_fields(
     def read(root: Root, subset: str | None = None, style: str | None = None) -> Iterator[Prompt]:
         for part in [subset] if subset else files:
             for row in read_jsonl(root.find(files[part])):
-                turn, meta = row.fill(turns[style]), {"subset": part} if part else {}
-                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer), meta)
+                turn = row.fill(turns[style])
+                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer))
 
     return read
 
@@ -116,8 +116,8 @@ _METAMATH = _INSTRUCTION + "### Instruction:\n{question}\n\n### Response: Let's 
 def _questions(file: DataFile, subsets: Mapping[str, str], root: Root, subset: str | None) -> Iterator[Prompt]:
     """Yield the rows of a FastChat ``question.jsonl``, worded as there; ``subsets`` has the subset of each category.
 
-    ``meta["references"]`` has one text a turn (empty where a turn has none), or every acceptable answer where
-    a question of one turn has several; ``reference`` is that of the last turn, the first of several.
+    A reference has one text a turn (empty where a turn has none), or every acceptable answer where a question of one turn has
+    several; the prompt's is that of the last turn, the first of several.
     """
     for row in read_jsonl(root.find(file)):
         turns = row.texts("turns")
@@ -133,9 +133,8 @@ def _questions(file: DataFile, subsets: Mapping[str, str], root: Root, subset: s
             raise row.bad(f"field 'reference' is {answers!r:.80}; expected texts")
         last = answers[-1 if len(turns) > 1 else 0] if answers else None
         number = row.typed("question_id", (int, str), "a number or a text")
-        meta = {"question_id": number, "category": category, "subset": subsets[category], "references": tuple(answers)}
         if subset in (None, subsets[category]):
-            yield Prompt(str(number), root.task, turns, reference=last or None, meta=meta)
+            yield Prompt(str(number), root.task, turns, reference=last or None)
 
 
 def gsm8k(root: Root) -> Iterator[Prompt]:
@@ -244,7 +243,7 @@ def codeeditorbench(root: Root, subset: str | None) -> Iterator[Prompt]:
         for number, row in enumerate(read_jsonl(path), start=1):
             question, answer = _edit_question(kind, row)
             turn = f"### Instruction:\n{instruction}\n\n### Question:\n{question}\n\n### Answer:\n"
-            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta={"subset": kind})
+            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer)
 
 
 def _edit_file(kind: str, version: str) -> DataFile:
@@ -321,8 +320,7 @@ def xatu(root: Root, subset: str | None) -> list[Prompt]:
     """Return the XATU edits whose texts are there, worded as in PLD+.
 
     XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``, of which ASSET,
-    JFLEG and DeFacto are joined here. How many edits were left out for lack of a text is logged as a warning and stands
-    in ``meta["left_out"]``.
+    JFLEG and DeFacto are joined here. How many edits were left out for lack of a text is logged as a warning.
     """
     readers = {
         "asset": partial(_parallel, root, ASSET),
@@ -347,8 +345,6 @@ def xatu(root: Root, subset: str | None) -> list[Prompt]:
         meta = {"subset": source, "input": given, "document": document, "references": answers}
         meta["explanation"] = row.get("explanation")
         prompts.append(Prompt(f"{source}-{row['data_index']}", root.task, (turn,), reference=answers[0], meta=meta))
-    for prompt in prompts:
-        prompt.meta["left_out"] = dict(left_out)
     if left_out:
         each = ", ".join(f"{source} {count}" for source, count in sorted(left_out.items()))
         everything = left_out.total() + len(prompts)
@@ -397,7 +393,7 @@ def jfleg(root: Root) -> Iterator[Prompt]:
         if edit is not None and edit[1][0] != edit[0]:
             given, answers, _ = edit
             turn = f"Correct the grammar error in the sentence.\n\n{given}"
-            yield Prompt(str(number), root.task, (turn,), reference=answers[0], meta={"references": answers})
+            yield Prompt(str(number), root.task, (turn,), reference=answers[0])
 
 
 def argrewrite(root: Root) -> Iterator[Prompt]:
@@ -419,7 +415,7 @@ def argrewrite(root: Root) -> Iterator[Prompt]:
                 raise BadRecord(f"{path}: is empty; expected a text")
         essay, revised, feedback = texts
         turn = f"Essay: {essay}\nFeedback: {feedback}\nRevise the essay using the expert feedback."
-        yield Prompt(str(number), root.task, (turn,), reference=revised, meta={"essay": essay, "feedback": feedback})
+        yield Prompt(str(number), root.task, (turn,), reference=revised)
 
 
 def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
@@ -450,16 +446,16 @@ def _letter(path: Path) -> str:
 def quotesum(root: Root, distinct: bool) -> Iterator[Prompt]:
     """Yield the QuoteSum questions with their sources; the reference is a person's answer without marks of quotation.
 
-    Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them, with every answer
-    in ``meta["references"]``. ``meta["quotes"]`` has the marked spans as (number of the source, text).
+    Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them. ``meta["quotes"]`` has
+    the marked spans as (number of the source, text).
     """
-    questions: dict[str, Prompt] = {}
+    seen: set[str] = set()
     for row in read_jsonl(root.find(QUOTESUM)):
         qid, summary = row.text("qid"), row.text("summary")
-        plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
-        if distinct and qid in questions:
-            questions[qid].meta["references"] += (plain,)
+        if distinct and qid in seen:
             continue
+        seen.add(qid)
+        plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
         sources = tuple(
             (k, row.text(f"title{k}", empty=True), row.text(f"source{k}", empty=k > 1))
             for k in range(1, 9)
@@ -467,15 +463,10 @@ def quotesum(root: Root, distinct: bool) -> Iterator[Prompt]:
         )
         blocks = "\n\n".join(f"[{k}] {title}\n{text.strip()}" for k, title, text in sources)
         asked = "Answer the question from the sources below. Quote their words wherever you can."
-        quotes = tuple((int(k), text) for k, text in _QUOTE.findall(summary))
-        meta = {"quotes": quotes, "sources": sources, "references": (plain,)}
         turn = f"{asked}\n\n{blocks}\n\n" + row.fill("Question: {question:strip}")
+        meta = {"quotes": tuple((int(k), text) for k, text in _QUOTE.findall(summary)), "sources": sources}
         name = qid if distinct else row.text("unique_id")
-        questions[qid] = Prompt(name, root.task, (turn,), reference=plain, meta=meta)
-        if not distinct:
-            yield questions[qid]
-    if distinct:
-        yield from questions.values()
+        yield Prompt(name, root.task, (turn,), reference=plain, meta=meta)
 
 
 # HumanEvalPack, QuixBugs and EditEval are people's edits of code, for methods that copy: they stand for the part of PLD+'s
