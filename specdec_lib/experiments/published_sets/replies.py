@@ -62,9 +62,10 @@ CHAT_SETS = {
 class Reply:
     """A recorded output of a model.
 
-    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
-    turns of its prompt, those after this one included; empty for code to complete. Where they were recorded, ``tokens`` are the new tokens by the model's own tokenizer and ``steps``
-    the forward passes of the authors' run for this turn, and ``seconds`` its time.
+    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all turns of
+    its prompt, those after this one included; empty for code to complete. Where they were recorded, ``tokens`` are the new
+    tokens by the model's own tokenizer and ``steps`` the forward passes of the authors' run for this turn, and ``seconds``
+    its time.
     """
 
     id: str
