@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
+import published_prompts
 from own_answers import unpack
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,7 +33,7 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, Rest
-from specdec_lib.experiments import committed_rows, published_prompts, recordings, results, stores
+from specdec_lib.experiments import committed_rows, recordings, results, stores
 from specdec_lib.experiments.package_files import package_files
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair, companions

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import published_prompts
 import pytest
 
-from specdec_lib.experiments import published_prompts
 from specdec_lib.experiments.prompt import Prompt
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
