@@ -14,6 +14,7 @@ import ast
 import difflib
 import io
 import math
+import re
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 
 import yaml
 
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
 
 
@@ -113,12 +115,35 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
     return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers are read as Python reads them: 010 is 10, 1e-3 a number, and 1:30 none."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?[0-9]+(_[0-9]+)*$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)
+_Loader.add_constructor(_INT, lambda loader, node: int(node.value))
+
+
+def read_yaml(text: str) -> Any:
+    """The content of a YAML text, with numbers as Python reads them."""
+    return yaml.load(text, _Loader)
+
+
 def parse_value(text: str, parameter: Parameter) -> Any:
     """Read the text of a command line as the declared type: a string as it stands, all else as YAML."""
     if parameter.annotation == "str":
         return text
     try:
-        return yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError:
         kind = parameter.annotation
         raise UsageError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None

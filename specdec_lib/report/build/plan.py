@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import params
@@ -115,7 +114,7 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
     path = folder / f"{profile}.yml"
     if not path.is_file():
         raise UsageError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    content = params.read_yaml(path.read_text(encoding="utf-8")) or {}
     if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
         raise UsageError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
     known = {notebook.stem for notebook in notebooks}

@@ -79,7 +79,11 @@ def test_an_integer_becomes_a_float_where_a_float_is_declared(declared):
         ("model", "123", "123"),
         ("model", "true", "true"),
         ("max_new_tokens", "8", 8),
+        ("max_new_tokens", "010", 10),  # 8 in YAML 1.1
+        ("max_new_tokens", "1:30", "1:30"),  # 90 there; refused as no number
+        ("alpha", "1e-3", 0.001),
         ("alpha", "-.5", -0.5),
+        ("ks", "[010, 1:30]", [10, "1:30"]),
         ("ks", "[3, 4]", [3, 4]),
         ("limits", "{code: 2}", {"code": 2}),
         ("fast", "true", True),
