@@ -107,12 +107,6 @@ def test_a_comparison_of_nothing_is_refused(recordings):
         comparison.compare(recordings, [])
 
 
-def test_a_recording_says_whether_it_ends_in_a_loop(recordings):
-    looping = replace(recordings[0].trace, tokens=[7, 8, 9] * 8, finish_reason="criteria")
-    varied = replace(looping, tokens=list(range(5, 29)))
-    assert [recorded_runs.Recording(PROMPTS[0], 0, trace).looped for trace in (looping, varied)] == [True, False]
-
-
 def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
     runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
     for drafter in (PromptLookup(num_tokens=6), None):
