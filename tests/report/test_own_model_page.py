@@ -23,7 +23,8 @@ import typer
 import specdec_lib
 from specdec_lib import cli, paths
 from specdec_lib.cli import main
-from specdec_lib.report.build import params, plan, runner
+from specdec_lib.report import numbers
+from specdec_lib.report.build import params, plan
 from tests.experiments.published_formats import write
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
@@ -41,12 +42,6 @@ SMALLER = {
     "calibrate": "--context 64 --repeats 2 --device cpu",
     "find-heads": "--task gsm8k --prompts 2 --max-new-tokens 24 --device cpu",
 }
-
-#: The block that reads what a run of a chapter left.
-READS = "01_speculative_decoding/01.csv"
-
-#: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
-TINY = ["01.code_tasks=[]", "01.editing_tasks=[rename]", "01.max_new_tokens=24", "01.longest_draft=3"]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -83,6 +78,8 @@ def workplace(tmp_path, monkeypatch):
     write(tmp_path / "my-log.jsonl", "\n".join(log))
     for name, part in (("my-model", "target"), ("my-draft", "draft")):
         shutil.copytree(paths.POCKET / part, tmp_path / name)
+    left_by_a_run = tmp_path / "book/notebooks/files/01_speculative_decoding/01.csv"
+    write(left_by_a_run, (numbers.COMMITTED / "01.csv").read_bytes())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path / "sets"))
     return tmp_path
@@ -176,7 +173,7 @@ def run_command(words: list[str]) -> None:
 def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace, capsys):
     scope: dict = {}
     for language, text in blocks(OWN):
-        if language == "python" and READS not in text:
+        if language == "python":
             exec(compile(text, f"{OWN.name}: {text.splitlines()[0]}", "exec"), scope)
         elif language == "bash":
             for words in commands(text):
@@ -193,20 +190,3 @@ def test_every_command_of_the_page_on_running_again_is_understood(workplace):
     assert len(found) > 20 and not [text for language, text in blocks(AGAIN) if language == "python"]
     for words in found:
         run_command(words)
-
-
-@pytest.mark.slow
-@pytest.mark.notebooks
-def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(workplace):
-    """Slow: a kernel is started and a whole notebook executed."""
-    (words,) = [words for words in every_command(OWN) if words[:4] == ["python", "-m", "specdec_lib", "run"]]
-    asked = options(words[3:])
-    own = [re.sub("=(?=my-)", f"={workplace}/", word) for word in asked["parameter"]]
-    folder = workplace / "book" / "notebooks"
-    words = [*own, *TINY, "01.device=cpu"]
-    failures = runner.run("smoke", asked["only"], words, output=folder, kept=workplace / "failed")
-    assert not failures, failures[0].message
-    (block,) = [text for language, text in blocks(OWN) if READS in text]
-    scope: dict = {}
-    exec(compile(block, OWN.name, "exec"), scope)
-    assert scope["numbers"].value["lossless_unexplained"] == 0
