@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from batched import write
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import load_model, paths
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import write
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import replacing, write_atomic
 

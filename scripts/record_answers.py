@@ -1,7 +1,7 @@
 """Record what SmolLM2 writes to the book's prompts, many at a time, and commit the tokens.
 
 Greedy for every prompt, and sampled (temperature 1, and 0.7 with top-p 0.95) for some, with three seeds. On a processor a batch
-writes, and each prompt alone verifies its own output (:mod:`specdec_lib.experiments.batched`). On a GPU the tokens are those of
+writes, and each prompt alone verifies its own output (``batched.py``). On a GPU the tokens are those of
 the batch; whoever reads them decodes a sample again and compares. What is kept is not decoded again.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from batched import decode_together, guesses
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.experiments import prompts, recordings
-from specdec_lib.experiments.batched import decode_together, guesses
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from specdec_lib import paths
-from specdec_lib.commands import calibrate, diagnose, find_heads, fit_tree, losslessness, run, training
+from specdec_lib.commands import calibrate, claims, diagnose, find_heads, fit_tree, losslessness, run, training
 from specdec_lib.processes import wait_without_spinning
 
 
@@ -76,26 +75,19 @@ app.command()(find_heads.find_heads)
 app.command()(training.train_acceptance_head)
 app.command()(training.train_heads)
 app.command()(fit_tree.fit_tree)
-
-#: Commands whose module has a ``main`` that reads its words itself.
-READ_THEMSELVES = {
-    "claims": "Print every claim of the papers with its verdict here.",
-    "datastore": "Build, describe and verify datastores.",
-}
+app.command()(claims.claims)
 
 
-def _delegate(name: str, about: str) -> None:
-    words = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def datastore(context: typer.Context) -> None:
+    """Build, describe and verify datastores."""
+    from specdec_lib.commands import datastore
 
-    @app.command(name, help=about, add_help_option=False, context_settings=words)
-    def command(context: typer.Context) -> None:
-        if name == "claims":
-            paths.root()
-        raise typer.Exit(import_module(f"specdec_lib.commands.{name.replace('-', '_')}").main(context.args) or 0)
-
-
-for _name, _about in READ_THEMSELVES.items():
-    _delegate(_name, _about)
+    program = "python -m specdec_lib datastore"
+    raise typer.Exit(datastore.app(context.args, prog_name=program, standalone_mode=False) or 0)
 
 
 def _interrupt(number: int, frame: Any) -> None:

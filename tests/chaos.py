@@ -17,11 +17,10 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments.metrics import greedy_agreement
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.methods import METHODS, draft_length, tree_sources
-from specdec_lib.models.draft_vocabulary import DraftVocabulary
+from specdec_lib.models.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
 from tests.families import TEXT, Library, cut
@@ -243,6 +242,15 @@ RULES: dict[str, Callable[[], stopping.StoppingRule]] = {
 
 def _plus_plus(bench: TextBench, newest: bool) -> SpecDecPP:
     return SpecDecPP(bench.draft, bench.acceptance_head, min_tokens=1, max_tokens=6, check_newest=newest)
+
+
+@torch.inference_mode()
+def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+    """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
+    known = draft_vocabulary(draft)
+    ids = torch.tensor([known.to_draft([*prompt, *tokens])], device=draft.device)
+    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1, : len(known)].argmax(-1).tolist()
+    return np.array(known.to_target(best)) == np.asarray(tokens)
 
 
 def _oracle(bench: TextBench) -> AdaptiveDraftModel:

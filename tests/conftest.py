@@ -120,3 +120,17 @@ def library(tmp_path_factory):
 def llama(library):
     """The model most tests run: grouped-query attention under SDPA."""
     return library["llama-gqa"]
+
+
+@pytest.fixture(scope="session")
+def pocket():
+    """The pocket target in float32, and its tokenizer."""
+    from specdec_lib import load_model
+
+    return load_model("pocket", "cpu", "float32")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pocket):
+    """That of the pocket pair."""
+    return pocket[1]

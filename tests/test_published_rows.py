@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import published_prompts
 import published_rows
 import pytest
 
 from specdec_lib import generate, load_model
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import committed_rows, published_prompts
+from specdec_lib.experiments import committed_rows
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.recordings import record_once
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write

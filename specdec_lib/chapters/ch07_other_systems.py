@@ -34,16 +34,10 @@ _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|lo
 
 
 class Prices(NamedTuple):
-    """What passes and drafts cost, in units of the target's pass over one token.
+    """What passes and drafts cost, in units of the target's pass over one token, which takes ``pass_seconds``.
 
-    Attributes
-    ----------
-    passes : mapping
-        Price of a pass by width, 1 among them; beyond the widest one the slope of the last two goes on.
-    pass_seconds : float
-        Of the target's pass over one token: what a search on the host is compared with.
-    network : float, optional
-        Price of a pass of a network that drafts, a draft model or heads; None takes the measured one.
+    ``passes`` has the price by width, 1 among them; beyond the widest one the slope of the last two goes on. ``network`` is the
+    price of a pass of a network that drafts; None takes the measured one.
     """
 
     passes: Mapping[int, float]
@@ -101,13 +95,8 @@ def ours(system: str, names: Collection[str]) -> str | None:
 
 
 def speedups_of_paper() -> pd.DataFrame:
-    """Published speed-ups of all systems in PLD+'s Tables 1, 2, 4 and 11, on the tasks that are also here.
-
-    Returns
-    -------
-    DataFrame
-        ``table`` (int), ``task``, ``system`` (the paper's name), and ``low`` and ``high`` over the sizes of the paper's model.
-    """
+    """Published speed-ups of all systems in PLD+'s Tables 1, 2, 4 and 11, on the tasks that are also here: ``table``, ``task``,
+    ``system`` (the paper's name), and ``low`` and ``high`` over the sizes of the paper's model."""
     rows = [
         {"table": int(match[1]), "task": TASKS[match[2]], "system": row["method"], "speedup": float(row["value"])}
         for key, row in published("pld_plus").items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -24,7 +25,6 @@ def calibrate(
     repeats: Annotated[
         int, typer.Option(parser=options.at_least(1), metavar="N", help="Timed passes of each width.")
     ] = 20,
-    runtime: Annotated[str, typer.Option(help="How passes run: eager, static or graph.")] = "eager",
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
@@ -34,28 +34,27 @@ def calibrate(
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_prices import PassPrices
     from specdec_lib.experiments.draft_costs import drafting_prices, long_text
-    from specdec_lib.experiments.pass_costs import RUNTIMES, step_times
+    from specdec_lib.experiments.pass_costs import step_samples
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
 
-    options.one_of("--runtime", [runtime], RUNTIMES)
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
     if draft:
         model, small, tokenizer = load_pair(target, draft, device, dtype)
     else:
         (model, tokenizer), small = load_model(target, device, dtype), None
-    spent = {row["width"]: row["ms"] for row in step_times(model, context, runtime, WIDTHS, repeats)}
+    spent = {width: median(ms) for width, ms in step_samples(model, context, "eager", WIDTHS, repeats).items()}
     one = spent[1]
     widths = {width: ms / one for width, ms in spent.items()}
-    drafted = 0.0 if small is None else step_times(small, context, runtime, (1,), repeats)[0]["ms"] / one
+    drafted = 0.0 if small is None else median(step_samples(small, context, "eager", (1,), repeats)[1]) / one
     pair = ModelPair.untuned(model, small, tokenizer)
     alone, _ = methods.build(pair, ALONE)
     prompt = long_text(tokenizer, vocabulary_size(model), context)[:context]
     sources = methods.tree_sources(pair, names)
     step, drafting = drafting_prices(model, alone, sources, prompt, 6 * repeats + 2, spent)
-    name = f"{target} on {model.device.type}, {runtime}, {context} tokens before it"
+    name = f"{target} on {model.device.type}, {context} tokens before it"
     out.parent.mkdir(parents=True, exist_ok=True)
     PassPrices(widths, step, drafted, name, drafting).save(out)
     typer.echo(f"a pass over one token takes {one:.2f} ms; by width, in units of it:")

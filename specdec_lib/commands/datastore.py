@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -15,14 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specdec_lib import datastores, files, paths
-from specdec_lib.commands import exit_status
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, faiss_index, ray_data, suffix_array, tokens
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, is_sharded
 from specdec_lib.datastores.sharded_build import build_here, build_sharded, build_sharded_dense
 from specdec_lib.datastores.store_files import check_target, located
-from specdec_lib.experiments import corpus
 from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
 
 if TYPE_CHECKING:
@@ -33,34 +30,20 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 
 
 class Texts:
-    """Documents named on the command line, read as they are needed.
+    """Documents named on the command line, read as they are needed: text files, and lines of JSON lines files.
 
-    Parameters
-    ----------
-    library : bool
-        Modules of the Python standard library, one document each.
-    texts : sequence of path
-        Text files, one document each; these and the next plain, ``.gz`` or ``.zip``.
-    lines : sequence of path
-        JSON lines files, one document a line.
-    field : str
-        Name of the text in each of these lines.
-    part : (int, int)
-        Number of a part, from 0, and of how many: all texts, one after another, are cut into parts of equally many bytes,
-        and a document is in the part where its first byte is. A packed file is not cut.
+    Of each line ``field`` is the text. With ``part`` (number from 0, of how many) all texts, one after another, are cut into
+    parts of equally many bytes, and a document is in the part where its first byte is; a packed file is not cut.
     """
 
     def __init__(
         self,
-        library: bool,
         texts: Sequence[Path],
         lines: Sequence[Path],
         field: str,
         part: tuple[int, int] = (0, 1),
     ):
-        if not (library or texts or lines):
-            raise ValueError("no documents are named: give files, --text, --jsonl or --python-library")
-        self.library, self.field, self.part = library, field, part
+        self.field, self.part = field, part
         self.texts, self.lines = ([located(path) for path in named] for named in (texts, lines))
         for path in self.paths:
             if not path.is_file():
@@ -74,8 +57,6 @@ class Texts:
     def sources(self) -> list[dict]:
         """What a manifest says of them."""
         about = []
-        if self.library:
-            about.append({"name": "Python standard library", "python": platform.python_version()})
         for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
             for path in named:
                 with path.open("rb") as file:
@@ -86,9 +67,7 @@ class Texts:
     def split(self, count: int) -> list[Texts]:
         """The same documents in ``count`` parts, one after another."""
         at, of = self.part
-        return [
-            Texts(self.library, self.texts, self.lines, self.field, (at * count + i, of * count)) for i in range(count)
-        ]
+        return [Texts(self.texts, self.lines, self.field, (at * count + i, of * count)) for i in range(count)]
 
     def pieces(self) -> list[Texts]:
         """The same documents in parts that one task of Ray Data reads each."""
@@ -96,16 +75,11 @@ class Texts:
 
     def bytes(self) -> int:
         """Bytes of all parts together, of packed files as they are packed."""
-        modules = corpus.stdlib_modules() if self.library else ()
-        return sum(len(module.text) for module in modules) + sum(path.stat().st_size for path in self.paths)
+        return sum(path.stat().st_size for path in self.paths)
 
     def __iter__(self) -> Iterator[str]:
         (number, count), total, at = self.part, self.bytes(), 0
         begin, end = total * number // count, total * (number + 1) // count
-        for module in corpus.stdlib_modules() if self.library else ():
-            if begin <= at < end:
-                yield module.text
-            at += len(module.text)
         for path in self.texts:
             if begin <= at < end:
                 yield _read_text(path)
@@ -127,10 +101,6 @@ def _read_text(path: Path) -> str:
             return io.TextIOWrapper(stream, encoding="utf-8-sig").read()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no text in UTF-8: {error}") from None
-
-
-def _is_lines(path: Path) -> bool:
-    return ".jsonl" in path.suffixes
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -216,14 +186,10 @@ Address = Annotated[str | None, typer.Option(help="of a cluster that runs, auto 
 def build(
     store: Store,
     named: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILES]...", help="texts, and JSON lines where a name has .jsonl")
-    ] = None,
-    text: Annotated[list[Path] | None, typer.Option(help="a text file, one document; plain, .gz or .zip")] = None,
-    jsonl: Annotated[list[Path] | None, typer.Option(help="a file of JSON lines, one document a line")] = None,
+        list[Path],
+        typer.Argument(metavar="FILES...", help="texts, and JSON lines where a name has .jsonl; plain, .gz or .zip"),
+    ],
     field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
-    python_library: Annotated[
-        bool, typer.Option("--python-library", help="modules of the Python standard library")
-    ] = False,
     tokenizer: Annotated[str, typer.Option(help="pocket, a directory or a name on the hub")] = "pocket",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
@@ -231,9 +197,8 @@ def build(
     address: Address = None,
 ) -> None:
     """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
-    path, given = located(store), named or []
-    lines = [*(jsonl or []), *filter(_is_lines, given)]
-    texts = Texts(python_library, [*(text or []), *(one for one in given if not _is_lines(one))], lines, field)
+    path, lines = located(store), [one for one in named if ".jsonl" in one.suffixes]
+    texts = Texts([one for one in named if one not in lines], lines, field)
     for source in texts.paths:
         if source.is_relative_to(path):
             raise ValueError(f"{source} lies in {path}, which the new store replaces: move it, or name another folder")
@@ -329,18 +294,3 @@ def _open(path: Path, tokenizer: str | None) -> list[TokenStore]:
     if tokenizer is not None:
         parts[0].check_tokenizer(load_tokenizer(tokenizer))
     return parts
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command with the words behind ``datastore``; returns the exit status."""
-
-    def work() -> int:
-        try:
-            app(argv, prog_name="python -m specdec_lib datastore")
-        except SystemExit as end:
-            if end.code == 130:
-                raise KeyboardInterrupt from None
-            return int(end.code or 0)
-        return 0
-
-    return exit_status(work, "interrupted; the same command continues with what is missing")

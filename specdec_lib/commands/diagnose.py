@@ -36,20 +36,10 @@ def _table(found: Diagnosis) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-#: Characters of numbers that not every terminal can print, and plain ones for them; the joiner has no width anywhere.
-_PLAIN = {"\u2060": "", "–": "-", "×": "x", "−": "-"}
-
-
 def _print(text: str) -> None:
-    text = text.replace("\u2060", "")
+    """Print without the joiner in intervals, and what a terminal cannot show as a question mark."""
     encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        for character, plain in _PLAIN.items():
-            text = text.replace(character, plain)
-        text = text.encode(encoding, "replace").decode(encoding)
-    typer.echo(text)
+    typer.echo(text.replace("\u2060", "").encode(encoding, "replace").decode(encoding))
 
 
 def diagnose(

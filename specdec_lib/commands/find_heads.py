@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from specdec_lib.heads.induction import InductionHeads
 
 
-def _describe(heads: InductionHeads, count: int) -> str:
-    """The ``count`` best heads, one a line, below how many were credited."""
+def _describe(heads: InductionHeads) -> str:
+    """The ten best heads, one a line, below how many were credited."""
     ranked = heads.ranked()
     lines = [
         f"{len(ranked)} of {heads.peaks.size} heads peak at the origin of at least one of {heads.copied:,} copied "
         "tokens",
         "block  head  peaks at the origin  attention on it",
     ]
-    lines += [f"{b:5}  {h:4}  {heads.peaks[b, h]:19.1%}  {heads.attention[b, h]:15.3f}" for b, h in ranked[:count]]
+    lines += [f"{b:5}  {h:4}  {heads.peaks[b, h]:19.1%}  {heads.attention[b, h]:15.3f}" for b, h in ranked[:10]]
     return "\n".join(lines)
 
 
@@ -33,7 +33,6 @@ def find_heads(
     max_new_tokens: options.NewTokens = 96,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    show: Annotated[int, typer.Option(parser=options.at_least(0), metavar="N", help="Heads to print.")] = 10,
     force: Annotated[bool, typer.Option("--force", help="Identify again where the file is there.")] = False,
 ) -> None:
     """Identify the induction heads of a model, for PLD+ (a); a file that is there is read and printed."""
@@ -55,4 +54,4 @@ def find_heads(
         out.parent.mkdir(parents=True, exist_ok=True)
         heads.save(out)
         typer.echo(f"written to {out}")
-    typer.echo(_describe(heads, show))
+    typer.echo(_describe(heads))

@@ -26,17 +26,12 @@ def train_acceptance_head(
     task: options.Task = None,
     prompts: options.Prompts = 60,
     max_new_tokens: options.NewTokens = 128,
-    temperature: Annotated[float, typer.Option(help="Of the answers.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Of the answers.")] = 1.0,
     labels: Annotated[
         str, typer.Option(help="decoding: under the decoding distributions; raw: at temperature 1, as released.")
     ] = "decoding",
     mixing: Annotated[
         str, typer.Option(help="r, the share of the target's tokens; none: each token after an unmixed prefix.")
     ] = "0.15",
-    reject_weight: Annotated[float, typer.Option(help="w_rej.")] = 6.0,
-    depth: Annotated[int, typer.Option(help="D, 0 to 4.")] = 3,
-    untied: Annotated[bool, typer.Option("--untied", help="Blocks with weights of their own.")] = False,
     sees_confidence: Annotated[
         bool,
         typer.Option("--sees-confidence", help="Let it read the draft's probability too, which the paper's does not."),
@@ -54,19 +49,15 @@ def train_acceptance_head(
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
-    from specdec_lib.decoding.sampling import Sampling
     from specdec_lib.experiments.acceptance_training import TASKS, train_heads
     from specdec_lib.experiments.recorded_runs import load_pair
-    from specdec_lib.heads.acceptance import AcceptanceHead
     from specdec_lib.heads.acceptance_data import LABELS, check_mixing
     from specdec_lib.heads.training import Training
 
-    settings = Training(reject_weight, epochs, rate=rate, seed=seed)
-    sampling = Sampling(temperature, top_p, seed=seed)
+    settings = Training(epochs=epochs, rate=rate, seed=seed)
     options.one_of("--labels", [labels], LABELS)
     share = None if mixing == "none" else _number("--mixing", mixing)
     check_mixing(share)
-    AcceptanceHead(1, depth)  # refuses a depth that there is not
     _check_tasks(task)
     model, small, tokenizer = load_pair(target, draft, device, dtype)
     trained = train_heads(
@@ -75,14 +66,11 @@ def train_acceptance_head(
         tokenizer,
         data,
         settings,
-        sampling,
         tasks=task or list(TASKS),
         per_task=prompts,
         max_new_tokens=max_new_tokens,
         labels=labels,
         mixing=share,
-        depth=depth,
-        tied=not untied,
         sees_confidence=sees_confidence,
         seeds=seeds,
     )

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -244,11 +244,6 @@ class Runtime:
         if forward.rows is not None:
             forward.rows.take(recording.rows)
         return recording.logits[: len(tokens)]
-
-    def ready(self, capture: Capture) -> bool:
-        """Whether nothing is recorded any more before a pass with this capture."""
-        kept = self._kept.get(replace(capture, topk=0))
-        return self._recorder is None or (kept is not None and bool(kept.recorded))
 
     def _buffers(self, width: int) -> _Inputs:
         pinned = self.device.type == "cuda"

@@ -206,7 +206,7 @@ class Oracle(StoppingRule):
     """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
 
     Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
-    whether it is the draft model's first choice (:func:`specdec_lib.experiments.metrics.greedy_agreement`).
+    whether it is the draft model's first choice.
     """
 
     def __init__(self, agreement: Sequence[bool], prompt_length: int):

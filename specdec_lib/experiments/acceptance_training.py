@@ -64,15 +64,12 @@ def train_heads(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     settings: Training,
-    sampling: Sampling,
     *,
     tasks: Sequence[str] = TASKS,
     per_task: int = 60,
     max_new_tokens: int = 128,
     labels: str = "decoding",
     mixing: float | None = 0.15,
-    depth: int = 3,
-    tied: bool = True,
     sees_confidence: bool = False,
     seeds: int = 1,
 ) -> list[TrainedHead]:
@@ -82,14 +79,12 @@ def train_heads(
     choose the first weights and the order of the examples.
     """
     prompts = training_prompts(tokenizer, tasks, per_task)
-    responses = generate_data(target, draft, prompts, folder, sampling, labels, max_new_tokens, PromptLookup())
+    responses = generate_data(target, draft, prompts, folder, Sampling(), labels, max_new_tokens, PromptLookup())
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
     about, own, trained = json.loads((folder / "about.json").read_text()), fingerprint(draft), []
     for seed in range(settings.seed, settings.seed + seeds):
         began = time.perf_counter()
-        head = train(
-            fit, chosen_by, replace(settings, seed=seed), depth, tied, draft=own, sees_confidence=sees_confidence
-        )
+        head = train(fit, chosen_by, replace(settings, seed=seed), draft=own, sees_confidence=sees_confidence)
         head.story |= {
             "data": about,
             "tasks": list(tasks),

@@ -23,22 +23,11 @@ _tasks: Sequence[Callable] | None = None
 
 
 def on_all_cores(tasks: Sequence[Callable[[], Any]], jobs: int | None = None) -> list[Any]:
-    """Results of some tasks, in their order.
+    """Results of some tasks, in their order, done in ``jobs`` processes: on all cores that this one may use without it.
 
-    Parameters
-    ----------
-    tasks : sequence of callable
-        A task must not count on what it changes in memory: most are done in a copy of the process, whose results alone
-        come back. Put long ones first: the copies begin there, and this process takes the last ones to see whether
-        copies are worth their start.
-    jobs : int, optional
-        Processes; all cores that this one may use without it. There is one where a running process cannot be copied (on
-        Windows and macOS, and once CUDA is in use), and in a copy.
-
-    Raises
-    ------
-    ValueError
-        If ``jobs`` is less than 1.
+    A task must not count on what it changes in memory: most are done in a copy of the process. Put long ones first: the copies
+    begin there, and this process takes the last ones to see whether copies are worth their start. There is one process where a
+    running one cannot be copied (on Windows and macOS, and once CUDA is in use), and in a copy.
     """
     global _tasks
     if jobs is None:

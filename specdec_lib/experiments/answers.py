@@ -27,20 +27,10 @@ _EXPECTED = (
 
 
 def read_answers(path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Answer]:
-    """Read answers from JSON lines; blank lines are passed over.
+    """Read answers from JSON lines; blank lines are passed over, and bad ones are named by number in a ValueError.
 
-    Parameters
-    ----------
-    path : path
-        A line is an object with the texts ``prompt`` and ``answer``, or a chat: ``messages`` with ``role`` and ``content``, of
-        which each assistant's turn is an answer to the messages before it.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Its chat template writes the prompts of chats.
-
-    Raises
-    ------
-    ValueError
-        If a line holds something else, or no line holds an answer; bad lines are named by number.
+    A line is an object with the texts ``prompt`` and ``answer``, or a chat, whose prompts the tokenizer's template writes:
+    ``messages`` with ``role`` and ``content``, of which each assistant's turn is an answer to the messages before it.
     """
     answers, bad = [], []
     for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):

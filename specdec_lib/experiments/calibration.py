@@ -58,14 +58,8 @@ def _area(place: np.ndarray, accepted: np.ndarray, refused: np.ndarray) -> float
 
 
 def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
-    """Difference of the :func:`ranking_accuracy` of two predictions of the same tokens, with its 95 % interval.
-
-    Parameters
-    ----------
-    ours, theirs, outcome : float array, shape (n,)
-    prompts : sequence, length n
-        The prompt of each token; a bootstrap sample draws prompts.
-    """
+    """Difference of the :func:`ranking_accuracy` of two predictions of the same tokens, with its interval over their
+    ``prompts``."""
     _checked(ours, outcome)
     _checked(theirs, outcome)
     number = {name: i for i, name in enumerate(dict.fromkeys(prompts))}

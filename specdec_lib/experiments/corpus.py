@@ -20,13 +20,7 @@ class Module:
 
 @cache
 def stdlib_modules() -> tuple[Module, ...]:
-    """Every readable source file of the standard library, in order of name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If this Python has no standard-library sources (some minimal installations strip them).
-    """
+    """Every readable source file of the standard library, in order of name; FileNotFoundError if this Python has none."""
     root = Path(sysconfig.get_paths()["stdlib"])
     modules = []
     for path in sorted(root.rglob("*.py")):

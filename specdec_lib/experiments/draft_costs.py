@@ -8,10 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +26,9 @@ from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.experiments import corpus
-from specdec_lib.experiments.metrics import counts, greedy_agreement, pooled
+from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, ratio_of_rates
-from specdec_lib.experiments.sum_of_forwards import expected_tokens, latency, oracle_calls
 
 
 def ends_inside(run: Generation) -> bool:
@@ -81,68 +78,6 @@ def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Seque
         for runs in (ours, theirs)
     ]
     return ratio_of_rates(*priced, prompts_of(recordings))
-
-
-@dataclass(frozen=True)
-class Hindsight:
-    """Where a draft model and the recorded greedy outputs agree, and the calls of the oracle that knows it.
-
-    ``agreement`` has a bool array of shape (new tokens - 1,) for each recording
-    (:func:`~specdec_lib.experiments.metrics.greedy_agreement`); the first token comes from the prefill.
-    """
-
-    recordings: Sequence[Recording]
-    agreement: list[np.ndarray]
-
-    @classmethod
-    def of(cls, recordings: Sequence[Recording], draft: PreTrainedModel) -> Hindsight:
-        """Run the draft model once over each recording."""
-        return cls(recordings, [greedy_agreement(draft, r.trace.prompt, r.trace.tokens)[1:] for r in recordings])
-
-    @cached_property
-    def calls(self) -> list[int]:
-        """Target forwards of the oracle after the prefill (Lemma 2.1), for each recording."""
-        return [oracle_calls(agreed) for agreed in self.agreement]
-
-    def beside(
-        self, sweep: Mapping[int, Runs], times: ForwardTimes, keep: Callable[[Recording], bool]
-    ) -> dict[str, int | Interval]:
-        """Compare the best fixed draft length with the oracle, by equation 2.3.
-
-        ``alpha``: share of tokens that are the draft's first choice; ``best``: K of lowest latency; at it
-        ``tokens_per_forward``, ``expected`` (:func:`specdec_lib.experiments.sum_of_forwards.expected_tokens` at alpha)
-        and ``speedup``; ``oracle_tokens_per_forward`` and ``oracle_speedup``; ``room``, the ratio of the two speed-ups.
-        All but ``best`` are intervals over prompts, for the given times and the K chosen.
-        """
-        places = [place for place, recording in enumerate(self.recordings) if keep(recording)]
-        prompts = prompts_of([self.recordings[place] for place in places])
-
-        def interval(of_sums: Callable[..., Any], *columns: Sequence[float]) -> Interval:
-            return interval_of_sums(of_sums, columns, prompts)
-
-        def speedup(emitted: Any, calls: Any, discarded: Any = 0) -> Any:
-            return times.target / latency(times.draft, times.target, discarded / emitted, calls / emitted)
-
-        by_length = {length: pooled([runs[place] for place in places]) for length, runs in sweep.items()}
-        cost = {
-            length: latency(times.draft, times.target, m["discard_rate"], m["verification_rate"])
-            for length, m in by_length.items()
-        }
-        best = min(cost, key=cost.get)
-        own = [sweep[best][place] for place in places]
-        (calls, emitted), (discarded, _) = counts(own, "verification_rate"), counts(own, "discard_rate")
-        agreed = [int(self.agreement[place].sum()) for place in places]
-        oracle = [self.calls[place] for place in places]
-        return {
-            "alpha": interval(lambda a, n: a / n, agreed, emitted),
-            "best": best,
-            "tokens_per_forward": interval(lambda n, c: n / c, emitted, calls),
-            "expected": interval(lambda a, n: expected_tokens(a / n, best), agreed, emitted),
-            "speedup": interval(speedup, emitted, calls, discarded),
-            "oracle_tokens_per_forward": interval(lambda n, c: n / c, emitted, oracle),
-            "oracle_speedup": interval(speedup, emitted, oracle),
-            "room": interval(lambda n, o, c, d: speedup(n, o) / speedup(n, c, d), emitted, oracle, calls, discarded),
-        }
 
 
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
@@ -279,17 +214,8 @@ def drafting_prices(
     """Price a step's own work and drafting after a prompt: what :class:`~specdec_lib.drafters.pass_prices.PassPrices` calls
     ``step`` and ``drafting``, from medians over the steps.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    alone : mapping of str to Drafter
-        Drafters that are timed by themselves, by name; a draft model is paid by the token and left out.
-    sources : mapping of str to Drafter
-        One tree's, by name. What its step takes beyond its sources' times is the price of merging.
-    prompt : sequence of int
-    new_tokens : int
-    widths : mapping of int to float
-        Milliseconds of a pass by its width, which the prices are in units of and one tree is sized by.
+    ``alone`` are timed by themselves, but for a draft model, which is paid by the token. What a step of one tree over
+    ``sources`` takes beyond their times is the price of merging. ``widths`` has the milliseconds of a pass by its width.
     """
 
     def price(drafter: Drafter | None, part: Callable[[Step], float]) -> float:

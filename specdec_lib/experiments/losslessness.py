@@ -64,12 +64,9 @@ def compare_all(
 ) -> dict[str, Any]:
     """Decode every prompt, given by name and token ids, plainly and by some of :func:`lossless_names`, and compare.
 
-    Returns
-    -------
-    dict
-        ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those that rounding
-        explains; ``mismatches``: each as :class:`~specdec_lib.experiments.rounding.Mismatch`; ``left_out``: by name of a
-        method that these models have nothing for, what it lacks.
+    ``counts``: for each method and way of sampling, outputs and tokens compared, mismatches, and those that rounding explains;
+    ``mismatches``: each as :class:`~specdec_lib.experiments.rounding.Mismatch`; ``left_out``: by name of a method that these
+    models have nothing for, what it lacks.
     """
     names = lossless_names() if names is None else names
     if unknown := [name for name in names if name not in lossless_names()]:

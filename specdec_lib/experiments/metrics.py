@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from statistics import mean
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
 from specdec_lib.decoding.results import RATES, Generation, metrics, sums
 from specdec_lib.experiments.statistics import Counts
-from specdec_lib.models.draft_vocabulary import draft_vocabulary
 
 #: Shortest period, in repetitions, that counts as a loop.
 LOOP_REPEATS = 3
@@ -56,14 +53,11 @@ def speedups(method: Sequence[Generation], plain: Sequence[Generation]) -> dict[
 
 
 def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[str, np.ndarray]:
-    """How often the draft token at each depth is kept.
+    """How often the draft token at each of ``positions`` depths is kept.
 
-    Returns
-    -------
-    dict of float arrays, shape (positions,)
-        ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every
-        earlier draft token was kept and this one was looked at, which it was not where the text ended inside the draft;
-        ``conditional``: kept among these (NaN where there is none).
+    ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every earlier draft
+    token was kept and this one was looked at, which it was not where the text ended inside the draft; ``conditional``: kept
+    among these (NaN where there is none).
     """
     reached, accepted, alive = (np.zeros(positions) for _ in range(3))
     for run in runs:
@@ -77,15 +71,6 @@ def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[s
             alive[: min(judged, depth)] += 1
     with np.errstate(invalid="ignore", divide="ignore"):
         return {"reached": reached, "accepted": accepted, "judged": alive, "conditional": accepted / alive}
-
-
-@torch.inference_mode()
-def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
-    """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
-    known = draft_vocabulary(draft)
-    ids = torch.tensor([known.to_draft([*prompt, *tokens])], device=draft.device)
-    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1, : len(known)].argmax(-1).tolist()
-    return np.array(known.to_target(best)) == np.asarray(tokens)
 
 
 def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: int = 32) -> bool:

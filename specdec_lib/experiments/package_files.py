@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from specdec_lib.datastores.ray_data import PIECE_BYTES
-from specdec_lib.experiments.stores import LARGEST_FILE, key_of
+from specdec_lib.experiments.stores import key_of
 
+#: Larger files are tables and generated code, in bytes.
+LARGEST_FILE = 400_000
 #: Smaller files hold little but a licence.
 SMALLEST_FILE = 200
 #: What pip downloads as a wheel is a zip archive.
@@ -68,11 +70,6 @@ class PackageFiles:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
-    @property
-    def archives(self) -> int:
-        """Number of archives that files come from."""
-        return len({file.path for file in self.files if file.packed})
-
     def split(self, count: int) -> list[PackageFiles]:
         """The files in ``count`` parts of about equally many bytes, one after another."""
         ends = np.cumsum([file.size for file in self.files])
@@ -105,21 +102,10 @@ def installed_packages() -> list[Path]:
 
 
 def package_files(downloaded: Sequence[Path] = (), installed: Sequence[Path] | None = None) -> PackageFiles:
-    """Python files of the installed packages and of archives, each content once, in an order that mixes the packages.
+    """Python files of the installed packages and of the wheels in the folders ``downloaded``, each content once.
 
-    The order depends on the files' names alone, so the first part of the files is a sample of all of them.
-
-    Parameters
-    ----------
-    downloaded : sequence of path
-        Folders of wheels, such as ``pip download`` fills.
-    installed : sequence of path, optional
-        Where packages are installed; default: :func:`installed_packages`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a folder holds no wheel, or there is no file.
+    Their order mixes the packages and depends on the files' names alone, so the first part of them is a sample of all.
+    FileNotFoundError if a folder holds no wheel, or there is no file.
     """
     roots = installed_packages() if installed is None else installed
     found = [file for root in roots for file in _installed(root)]

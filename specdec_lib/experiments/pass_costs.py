@@ -16,7 +16,6 @@ from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.experiments.statistics import median
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
 RUNTIMES = ("eager", "static", "graph")
@@ -42,38 +41,6 @@ def warm(device: torch.device, run: Callable[[], Any]) -> None:
         while time.perf_counter() - began < WARM_SECONDS:
             run()
             torch.cuda.synchronize(device)
-
-
-def summary(spent: Sequence[float]) -> dict[str, float | None]:
-    """Median, 10th, 90th and 99th percentile of times in milliseconds, and the ends of the median's 95 % interval."""
-    middle = median(spent)
-    return {
-        "samples": len(spent),
-        "ms": middle.value,
-        "median_low": middle.low if middle.known else None,
-        "median_high": middle.high if middle.known else None,
-        "ms_low": float(np.percentile(spent, 10)),
-        "ms_high": float(np.percentile(spent, 90)),
-        "ms_p99": float(np.percentile(spent, 99)),
-    }
-
-
-def step_times(
-    model: PreTrainedModel,
-    context: int,
-    runtime: str = "eager",
-    widths: Sequence[int] = WIDTHS,
-    repeats: int = 20,
-    capture: Capture = Capture(),
-) -> list[dict[str, Any]]:
-    """Time the target's pass over chains of draft tokens, under one of :data:`RUNTIMES`; ValueError if it cannot be had
-    here.
-
-    Gives for each width the ``slots``, ``samples``, the median ``ms``, ``ms_low`` and ``ms_high`` (10th and 90th percentile)
-    and ``ms_p99`` of :func:`step_samples`.
-    """
-    spent, slots = step_samples(model, context, runtime, widths, repeats, capture), slots_of(context, widths)
-    return [{"runtime": runtime, "width": width, "slots": slots, **summary(own)} for width, own in spent.items()]
 
 
 @torch.inference_mode()
@@ -114,14 +81,7 @@ def step_samples(
 
 
 def step_seconds(times: Mapping[int, float], width: int) -> float:
-    """Time of a pass of any width from the measured ones, by straight lines between them; the last one's slope goes on.
-
-    Parameters
-    ----------
-    times : mapping
-        Seconds by width, two widths at least, 1 among them.
-    width : int
-    """
+    """Time of a pass of any width from the measured ones, 1 among them, by straight lines; the last one's slope goes on."""
     known = sorted(times)
     if width >= known[-1]:
         low, high = known[-2:]

@@ -17,17 +17,16 @@ def units(method: Method, step: Step) -> int:
     return {"step": 1, "token": step.drafted, "level": step.tree.depth}[method.price]
 
 
-def price_of(run: Generation, prices: PassPrices, drafted: bool = False, asked: Sequence[str] = ()) -> float:
-    """What a run's passes and steps cost, its prefill left out; with ``drafted``, a draft model's passes too, and with
-    ``asked`` what it costs to ask these sources at each step."""
+def price_of(run: Generation, prices: PassPrices, asked: Sequence[str] = ()) -> float:
+    """What a run's passes and steps cost, its prefill left out; with ``asked`` also what it costs to ask these sources at each
+    step."""
     widths = np.array([step.width for step in run.steps], np.int64)
     if not len(widths):
         return 0.0
     curve = prices.curve(int(widths.max()))
-    passes = float(curve[widths - 1].sum()) + prices.step_of(*asked) * len(widths)
-    return passes + drafted * prices.drafted_token * sum(step.drafted for step in run.steps)
+    return float(curve[widths - 1].sum()) + prices.step_of(*asked) * len(widths)
 
 
-def counted(runs: Sequence[Generation], prices: PassPrices, drafted: bool = False, asked: Sequence[str] = ()) -> Counts:
+def counted(runs: Sequence[Generation], prices: PassPrices, asked: Sequence[str] = ()) -> Counts:
     """Tokens after the first and price, run by run: what a rate in tokens per price of a pass over one token is made of."""
-    return Counts([len(run.tokens) - 1 for run in runs], [price_of(run, prices, drafted, asked) for run in runs])
+    return Counts([len(run.tokens) - 1 for run in runs], [price_of(run, prices, asked) for run in runs])

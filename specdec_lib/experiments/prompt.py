@@ -8,22 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked, and the right answer where it is known.
+    """What a model is asked: the user's turns, and the right answer to the last one where it is known.
 
-    Parameters
-    ----------
-    id : str
-        Unique within its task and stable from run to run.
-    task : str
-        Name under which :func:`specdec_lib.experiments.tasks.load_task` gives it.
-    turns : tuple of str
-        The user's turns, in order. A completion prompt has exactly one.
-    chat : bool
-        True: the turns go through the tokenizer's chat template. False: ``turns[0]`` is continued as it stands.
-    reference : str, optional
-        The right answer to the last turn.
-    meta : dict
-        What the source says about the prompt (category, subset, source module, ...).
+    ``id`` is unique within its ``task`` and stable from run to run. With ``chat`` the turns go through the tokenizer's chat
+    template; else ``turns[0]`` is continued as it stands. ``meta`` has what the source says (category, subset, ...).
     """
 
     id: str

@@ -39,21 +39,7 @@ HUMANEVAL = Member(
 
 
 def load(half: Half, tasks: Sequence[str] = TASKS, per_task: int | None = None) -> list[Prompt]:
-    """The prompts of a half, task by task.
-
-    Parameters
-    ----------
-    half : {"choose", "report"}
-    tasks : sequence of str
-        Of :data:`TASKS`.
-    per_task : int, optional
-        At most this many of each task, in the order of the file, in which kinds alternate.
-
-    Raises
-    ------
-    ValueError
-        If the half or a task is unknown.
-    """
+    """The prompts of a half, task by task: at most ``per_task`` of each, in the order of the file, in which kinds alternate."""
     if half not in get_args(Half):
         raise ValueError(f"half is {half!r}; expected one of {', '.join(get_args(Half))}")
     for task in tasks:

@@ -176,26 +176,18 @@ def run_again(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafter: Drafter | None,
-    runtime: Runtime | None = None,
     state: str = "cold",
 ) -> list[Generation]:
     """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
 
     ``state`` is as for :func:`in_state`.
     """
-    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter, runtime))
+    return in_state(recordings, drafter, state, lambda recording: _run(model, recording.trace, drafter))
 
 
-def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None, runtime: Runtime | None = None) -> Generation:
-    return generate(
-        model,
-        trace.prompt,
-        drafter,
-        trace.sampling,
-        trace.limits.max_new_tokens,
-        sorted(trace.limits.eos),
-        runtime=runtime,
-    )
+def _run(model: PreTrainedModel, trace: Trace, drafter: Drafter | None) -> Generation:
+    limits = trace.limits
+    return generate(model, trace.prompt, drafter, trace.sampling, limits.max_new_tokens, sorted(limits.eos))
 
 
 def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold") -> list[Generation]:
@@ -323,51 +315,19 @@ def sweep_draft_model(
     return {length: [runs[length] for runs in of_each] for length in lengths}
 
 
-def _warm(
-    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, runtime: Runtime | None
-) -> None:
-    """Run the first recording, and more while the runtime has recorded no pass for the drafter."""
-    capture = Capture() if drafter is None else drafter.capture
-    for place, recording in enumerate(recordings):
-        if place and (runtime is None or runtime.ready(capture)):
-            return
-        _run(model, recording.trace, drafter, runtime)
-
-
 def time_methods(
     model: PreTrainedModel,
     recordings: Sequence[Recording],
     drafters: Mapping[str, Drafter | None],
     repeats: int,
-    runtime: Runtime | None = None,
     state: str | Mapping[str, str] = "cold",
 ) -> dict[str, list[list[Generation]]]:
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
-    No drafter sees what it learned in an earlier repeat.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    recordings : sequence of Recording
-        What to decode; the first is decoded once more by each method before any time counts.
-    drafters : mapping
-        Drafter by method, None for plain decoding.
-    repeats : int
-    runtime : Runtime, optional
-        How the model's passes are run.
-    state : {"cold", "warm"}, or a mapping of these by method
-        Drafters are reset before each prompt, or before the first of each repeat alone.
-
-    Returns
-    -------
-    dict
-        By method: for each repeat one Generation a recording, which says its ``state``.
-
-    Raises
-    ------
-    ValueError
-        If the state is neither, or two methods share one drafter that is to stay warm.
+    No drafter sees what it learned in an earlier repeat: all are reset before each prompt, or those whose ``state`` is warm
+    before the first of each repeat alone; the state is one for all or by method. The first recording is decoded once more by
+    each method before any time counts. Gives by method for each repeat one Generation a recording. Raises ValueError if two
+    methods share one drafter that is to stay warm.
     """
     state = dict.fromkeys(drafters, state) if isinstance(state, str) else state
     for name in drafters:
@@ -377,7 +337,7 @@ def time_methods(
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
     for drafter in drafters.values():
-        _warm(model, recordings, drafter, runtime)
+        _run(model, recordings[0].trace, drafter)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):
@@ -386,7 +346,7 @@ def time_methods(
                 drafter = drafters[name]
                 if drafter is not None and (state[name] == "cold" or i == 0):
                     drafter.reset()
-                run = _run(model, recording.trace, drafter, runtime)
+                run = _run(model, recording.trace, drafter)
                 runs[name][repeat].append(replace(run, state=state[name]))
     return runs
 

@@ -27,20 +27,11 @@ ALL = "all"
 
 
 def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generation]]) -> pd.DataFrame:
-    """The results table: a row per output and method.
+    """The results table: a row per output and method, of which ``runs`` has one Generation a recording.
 
-    Parameters
-    ----------
-    recordings : sequence of Recording
-    runs : mapping
-        By method one Generation a recording, in the same order.
-
-    Returns
-    -------
-    DataFrame
-        ``task, prompt, turn, seed, method, looped``; ``tokens`` (of passes, the prefill's first one not counted), ``passes``,
-        ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``;
-        ``widths``, an array with the number of passes of each width.
+    ``task, prompt, turn, seed, method, looped``; ``tokens`` (of passes, the prefill's first one not counted), ``passes``,
+    ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``; ``widths``,
+    an array with the number of passes of each width.
     """
     rows = []
     for method, each in runs.items():
@@ -68,16 +59,8 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
 
 
 def priced(runs: pd.DataFrame, curve: Mapping[int, float], draft: float = 0.0) -> pd.DataFrame:
-    """With a column ``price``: the sum over passes of the price of each width, in passes over one token.
-
-    Parameters
-    ----------
-    runs : DataFrame
-    curve : mapping
-        Price by width (:func:`specdec_lib.experiments.pass_costs.step_seconds` between and beyond them).
-    draft : float
-        Price of a drafted token.
-    """
+    """With a column ``price``: the sum over passes of the price of each width by ``curve``, and ``draft`` for each drafted
+    token."""
 
     def of_passes(counts: np.ndarray) -> float:
         return float(sum(counts[width] * step_seconds(curve, width) for width in np.flatnonzero(counts)))
@@ -99,13 +82,7 @@ def ratio(
     value: tuple[str, str] = PER_PASS,
     by: str | Sequence[str] = (),
 ) -> Interval | dict[object, Interval]:
-    """One method's rate over another's on the outputs that both have; as :func:`rate` otherwise.
-
-    Raises
-    ------
-    ValueError
-        If a method is not in the table, or has two rows of one output.
-    """
+    """One method's rate over another's on the outputs that both have; as :func:`rate` otherwise."""
     for method in (ours, theirs):
         if method not in set(runs.method):
             raise ValueError(f"no row of method {method!r}; expected one of {', '.join(sorted(set(runs.method)))}")

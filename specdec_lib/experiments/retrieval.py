@@ -108,7 +108,5 @@ def record_replies(
         if len(tokens) < 2:
             continue
         trace = Trace(prompt, tokens, Sampling(), vocabulary, Limits(len(tokens)), "length")
-        found.append(
-            Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False, meta={"group": reply.group}), 0, trace)
-        )
+        found.append(Recording(Prompt(reply.id, reply.model, (reply.prompt,), chat=False), 0, trace))
     return found

@@ -34,26 +34,13 @@ SLACK = 8.0
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where an output first leaves that of plain decoding.
+    """Where an output first leaves that of plain decoding: ``position`` among the new tokens, and the token ids of both, -1 for
+    an end.
 
-    Attributes
-    ----------
-    prompt, method : str
-    sampling : dict
-    position : int
-        Index among the new tokens.
-    expected, got : int
-        Token ids of plain decoding and of the method; -1 where an output ends there.
-    margin : float
-        Greedy: largest minus second-largest logit. Sampled: distance of the uniform number to the nearest
-        boundary of the cumulative distribution. In double precision.
-    distance : float
-        By how much the choice had to be missed to give both tokens, in the same unit; infinite where an
-        output ends.
-    rounding : float
-        Rounding error at this place, in the same unit.
-    explained : bool
-        Whether ``distance`` is at most :data:`SLACK` times ``rounding``.
+    ``margin``, in double precision: greedy the largest minus the second-largest logit, sampled the distance of the uniform
+    number to the nearest boundary of the cumulative distribution. In its unit, ``distance`` is by how much the choice had to be
+    missed to give both tokens (infinite at an end) and ``rounding`` the rounding error at this place; ``explained`` if
+    ``distance`` is at most :data:`SLACK` times that.
     """
 
     prompt: str

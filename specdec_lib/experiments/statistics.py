@@ -26,11 +26,6 @@ SAMPLES = 2000
 SEED = 0
 
 
-def told(value: float) -> float | str:
-    """The number, or ``"not available"`` for NaN, which no record may hold."""
-    return value if value == value else "not available"
-
-
 class Interval(NamedTuple):
     """A number and the ends of its 95 % interval; the ends are NaN where one prompt alone tells nothing of them.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
@@ -30,12 +27,12 @@ from specdec_lib.datastores import (
 from specdec_lib.datastores.dense import DenseIndex, build_dense_index
 from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.datastores.states import States
-from specdec_lib.datastores.store_files import VERSION, build_lock
+from specdec_lib.datastores.store_files import VERSION
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import vocabulary_size
-from specdec_lib.experiments.corpus import Module, stdlib_modules
+from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import sha256
@@ -43,8 +40,6 @@ from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
-LARGEST_FILE = 400_000
 #: How often one looks whether another process has built a store, in seconds.
 LOOK_SECONDS = 0.2
 
@@ -65,17 +60,6 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _mixed(names: Iterable[str]) -> dict[str, str]:
-    """Keys that put names into an order that mixes packages and is the same everywhere."""
-    return {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
-
-
-def _mixed_modules() -> list[Module]:
-    modules = stdlib_modules()
-    order = _mixed(module.name for module in modules)
-    return sorted(modules, key=lambda module: order[module.name])
-
-
 def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> Path:
     """A folder of :func:`specdec_lib.paths.cache` for this name and these parts, built unless it is there; one that another
     process is building is waited for."""
@@ -90,7 +74,7 @@ def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> P
 
 def stdlib_texts() -> Texts:
     """Modules of the standard library, in an order that mixes its packages."""
-    modules = _mixed_modules()
+    modules = sorted(stdlib_modules(), key=lambda module: hashlib.sha256(module.name.encode()).hexdigest())
     return Texts(lambda: (module.text for module in modules), key_of(*(module.text for module in modules)))
 
 
@@ -109,39 +93,16 @@ def chat_texts() -> Texts:
     return Texts(read, key_of("chat", sha256(path)))
 
 
-def package_texts(folder: str | Path | None = None) -> Texts:
-    """Python files of the installed packages, other people's code, in an order that mixes the packages.
-
-    Small files and those above :data:`LARGEST_FILE` are left out. The default folder is where this Python's packages are
-    installed.
-    """
-    root = Path(folder or sysconfig.get_paths()["purelib"])
-    files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
-    if not files:
-        raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
-
-    names = {file: file.relative_to(root).as_posix() for file in files}
-    order = _mixed(names.values())
-    files.sort(key=lambda file: order[names[file]])
-
-    def read() -> Iterator[str]:
-        return (file.read_text(encoding="utf-8", errors="replace") for file in files)
-
-    return Texts(
-        read, key_of("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
-    )
-
-
 #: Texts of :func:`text_store` by name.
-TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "chat": chat_texts}
+TEXTS = {"stdlib": stdlib_texts, "chat": chat_texts}
 
 
 def text_store(
-    name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int, texts: Sequence[str] | Texts | None = None
+    name: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int, texts: Iterable[str] | None = None
 ) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
-    ``name`` is ``"stdlib"``, ``"packages"``, ``"chat"``, or any other with ``texts`` (else ValueError). Documents are
+    ``name`` is ``"stdlib"``, ``"chat"``, or any other with ``texts`` (else ValueError). Documents are
     taken from the first on while they have no more than ``max_tokens`` tokens together; those of more bytes than this
     are left out.
     """
@@ -149,7 +110,7 @@ def text_store(
         if name not in TEXTS:
             raise ValueError(f"store {name!r} is unknown; expected one of {', '.join(TEXTS)}, or texts")
         texts = TEXTS[name]()
-    key = texts.key if isinstance(texts, Texts) else key_of(*texts)
+    key = texts.key if hasattr(texts, "key") else key_of(*texts)
     # No tokenizer gives more tokens than bytes, so each of these fits; the first that does not ends the store.
     short = Texts(lambda: (text for text in texts if len(text.encode("utf-8", "replace")) <= max_tokens), key)
     folder = _once(
@@ -208,18 +169,18 @@ def document_store(name: str, documents: Sequence[Sequence[int]], tokenizer: Pre
     documents = [list(map(int, document)) for document in documents]
     known = tokenizer_fingerprint(tokenizer)
     about = {"fingerprint": known, "sources": [{"name": name}]}
-    return _ids_store(name, (documents, known), documents, tokenizer_vocabulary(tokenizer), about)
+    return _ids_store(name, (documents, known), lambda: documents, tokenizer_vocabulary(tokenizer), about)
 
 
 def _ids_store(
-    name: str, parts: Iterable[object], documents: Sequence, vocabulary: int, about: dict[str, Any]
+    name: str, parts: Iterable[object], read: Callable[[], Iterable], vocabulary: int, about: dict[str, Any]
 ) -> SuffixIndex:
     folder = _once(
         name,
         parts,
         lambda folder: build_tokens(
             folder,
-            documents,
+            read(),
             vocabulary,
             short_documents="skip",
             progress=False,
@@ -265,67 +226,6 @@ def _answer(
     return answers
 
 
-def generate_responses(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    path: str | Path,
-    sampling: Sampling | None = None,
-    samples: int = 1,
-    max_new_tokens: int = 128,
-    batch: int = 16,
-    progress: bool = True,
-) -> list[list[int]]:
-    """Let the target answer the first turn of prompts (DReSD, section 4.2.1); prompts with responses as documents of token
-    ids, shortest prompts first.
-
-    Batches are generated by transformers: a datastore needs many texts, not each of them fast. ``path`` keeps one JSON list
-    a line, a batch each, under a line that tells the request: the same call goes on after the last whole batch, or reads
-    them all. Sampling's seed and the number of the batch seed the draws.
-    """
-    sampling = Sampling() if sampling is None else sampling
-    for name, value in (("samples", samples), ("max_new_tokens", max_new_tokens), ("batch", batch)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-    if sampling.greedy and samples > 1:
-        raise ValueError(
-            f"samples is {samples}, but greedy responses to one prompt are all the same; give a sampling with "
-            "a temperature, or samples=1"
-        )
-    if not prompts:
-        raise ValueError("no prompts; expected at least one")
-    path = Path(path)
-    rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
-    asked = [ids for ids in rendered for _ in range(samples)]
-    batches = [asked[i : i + batch] for i in range(0, len(asked), batch)]
-    how = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed)
-    head = json.dumps(key_of(fingerprint(model), batches, *how, max_new_tokens))
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with build_lock(path):
-        with path.open("a+", encoding="utf-8") as file:
-            file.seek(0)
-            text = file.read()
-            lines = text.split("\n")[:-1]  # what follows the last line end was cut off
-            if lines[:1] not in ([], [head]):
-                raise ValueError(
-                    f"{path} holds responses of another model, to other prompts or with other settings; name another "
-                    "file, or delete it"
-                )
-            file.truncate(text.rfind("\n") + 1)
-            if not lines:
-                file.write(f"{head}\n")
-            done = [json.loads(line) for line in lines[1:]]
-            left = range(len(done), len(batches))
-            for i in tqdm(left, desc="responses", unit="batch", disable=not progress):
-                seed = sampling.seed * 1_000_003 + i
-                done.append(_answer(model, batches[i], sampling, max_new_tokens, pad, seed))
-                file.write(json.dumps(done[-1]) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-    return [document for part in done for document in part]
-
-
 def response_store(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -333,14 +233,33 @@ def response_store(
     sampling: Sampling | None = None,
     samples: int = 1,
     max_new_tokens: int = 128,
+    batch: int = 16,
 ) -> SuffixIndex:
-    """An in-distribution store: prompts with the target's own responses (:func:`generate_responses`), generated and indexed
-    once."""
-    how = asdict(sampling or Sampling())
-    key = key_of(fingerprint(model), [prompt.turns for prompt in prompts], how, samples, max_new_tokens)
-    path = paths.cache() / f"responses-{key[:16]}.jsonl"
-    documents = generate_responses(model, tokenizer, prompts, path, sampling, samples, max_new_tokens, progress=False)
-    return document_store("responses", documents, tokenizer)
+    """An in-distribution store (DReSD, section 4.2.1): prompts with the target's own responses to their first turns, as documents
+    of token ids, shortest prompts first; generated and indexed once.
+
+    Batches are generated by transformers: a datastore needs many texts, not each of them fast. Sampling's seed and the number of
+    the batch seed the draws.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    if sampling.greedy and samples > 1:
+        raise ValueError(
+            f"samples is {samples}, but greedy responses to one prompt are all the same; give a sampling with "
+            "a temperature, or samples=1"
+        )
+    rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
+    asked = [ids for ids in rendered for _ in range(samples)]
+    batches = [asked[i : i + batch] for i in range(0, len(asked), batch)]
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+
+    def documents() -> Iterator[list[int]]:
+        for i, part in enumerate(batches):
+            yield from _answer(model, part, sampling, max_new_tokens, pad, sampling.seed * 1_000_003 + i)
+
+    known = tokenizer_fingerprint(tokenizer)
+    about = {"fingerprint": known, "sources": [{"name": "responses"}]}
+    parts = fingerprint(model), batches, asdict(sampling), max_new_tokens, known
+    return _ids_store("responses", parts, documents, tokenizer_vocabulary(tokenizer), about)
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
@@ -351,9 +270,8 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
     if count == len(store):
         return index
-    documents = [store.document(i) for i in range(count)]
     about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
-    return _ids_store("part", (store.digest, count), documents, store.vocabulary, about)
+    return _ids_store("part", (store.digest, count), lambda: map(store.document, range(count)), store.vocabulary, about)
 
 
 def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:

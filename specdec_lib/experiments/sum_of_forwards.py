@@ -13,14 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 
-def expected_tokens(alpha: float, length: int) -> float:
-    """Tokens a round if each draft token were accepted with probability ``alpha``, whatever the others.
-
-    (1 - alpha^(K+1)) / (1 - alpha): Leviathan et al. 2023, equation 1.
-    """
-    return sum(alpha**token for token in range(length + 1))  # the same, at alpha = 1 too
-
-
 def latency(draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float) -> float:
     """Time a token as the forwards add up, equation 2.3, from discarded tokens and target forwards per emitted token; 1
     over it is the throughput."""

@@ -31,29 +31,16 @@ def task_names(subsets: bool = False) -> list[str]:
 def load_task(
     name: str, root: str | os.PathLike[str] | None = None, limit: int | None = None, **options: Any
 ) -> list[Prompt]:
-    """Return the prompts of a task, whose ids do not repeat.
+    """Return the prompts of a task, whose ids do not repeat: all of them or the first ``limit``.
 
-    Parameters
-    ----------
-    name : str
-        Of :func:`task_names`. ``"spec-bench/summarization"`` means ``"spec-bench"`` with ``subset="summarization"``.
-    root : path, optional
-        Folder of the real data sets; without it the environment variable ``SPECDEC_DATASETS``.
-    limit : int, optional
-        At most this many prompts; without it, all.
-    **options
-        Of the book's own: ``half`` (``"report"`` or ``"choose"``). Of a published set: those of its row in
-        :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed`` (int; default
-        None: in the order of the file). With it the prompts are permuted before the limit cuts, by
-        ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face ``datasets`` shuffles: DReSD's
-        choice is ``limit=100, seed=42`` on the complete Code Alpaca.
+    ``"spec-bench/summarization"`` means ``"spec-bench"`` with ``subset="summarization"``. The real data sets are in the folder
+    ``root``, without it in that of the environment variable ``SPECDEC_DATASETS``. MissingData says which file is not there,
+    from where it is had, and how to name the folder; BadRecord names the file and line that are not as their format says.
 
-    Raises
-    ------
-    MissingData
-        (a FileNotFoundError) A file is not there. The message tells which, from where, and how to name the folder.
-    BadRecord
-        (a ValueError) A file does not hold what its format says. The message names file and line.
+    The book's own tasks have the option ``half`` (``"report"`` or ``"choose"``). A published set has those of its row in
+    :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed``: with it the prompts
+    are permuted before the limit cuts, by ``numpy.random.default_rng(seed).permutation``, which is also how Hugging Face
+    ``datasets`` shuffles. DReSD's choice is ``limit=100, seed=42`` on the complete Code Alpaca.
     """
     if not isinstance(name, str):
         raise ValueError(f"name is {name!r}; expected the name of a task, such as 'humaneval'")

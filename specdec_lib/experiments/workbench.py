@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import methods, paths
 from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
@@ -30,18 +29,6 @@ from specdec_lib.heads.drafting import DraftHead
 from specdec_lib.models.fingerprint import fingerprint
 
 
-class Narrowed:
-    """A dense index of a small model's states, searched by those of its widened form, or of the model itself: ``width`` is that
-    of the states that are searched by, whose first entries are the small model's."""
-
-    def __init__(self, index: Any, width: int):
-        self.index, self.store, self.path, self.width = index, index.store, index.path, width
-
-    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As the index's own, on the first entries of each state."""
-        return self.index.search(torch.as_tensor(states)[..., : self.index.width].float(), k)
-
-
 def companions(target: PreTrainedModel) -> Path:
     """The folder of what was trained for a target; for a target that nothing ships for, SmolLM2's, whose heads it refuses."""
     about = paths.POCKET / "heads" / "accuracies.json"
@@ -51,29 +38,14 @@ def companions(target: PreTrainedModel) -> Path:
 
 @dataclass
 class ModelPair:
-    """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters.
+    """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters. Stores are built, and layer and
+    heads chosen, when a method asks for them; ``notes`` says what was chosen, or is given ``layer`` and ``heads``.
 
-    Stores are built, and layer and heads chosen, when a method asks for them.
-
-    Attributes
-    ----------
-    target : PreTrainedModel
-    draft : PreTrainedModel, optional
-    tokenizer : PreTrainedTokenizerBase
-    store_tokens, dense_tokens : int
-        Sizes of the datastores, which hold text of the standard library that the prompts are not from.
-    notes : dict
-        What was chosen, for the results: ``layer`` and ``heads``, which may be given.
-    draft_runtime : Runtime, optional
-    prices : PassPrices
-        What one tree sizes its drafts by: passes by width, a token of the draft model, and asking each source. Give the prices
-        that were measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once
-        they are known. The default is a processor's curve, and drafting counts as free in it.
-    heads_folder : Path, optional
-        Of the heads of Medusa, Hydra and EAGLE; by default those that are shipped for the target (:func:`companions`).
-    tree_weights : Path, optional
-        What ``python -m specdec_lib fit-tree`` wrote, with the names of the sources that one tree drafts from; the shipped
-        weights by default.
+    The datastores of ``store_tokens`` and ``dense_tokens`` hold text of the standard library that the prompts are not from. One
+    tree sizes its drafts by ``prices``: by default a processor's curve, in which drafting is free. Give those that were
+    measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once they are
+    known. ``heads_folder`` and ``tree_weights`` (what ``python -m specdec_lib fit-tree`` wrote) are by default those that are
+    shipped for the target.
     """
 
     target: PreTrainedModel
@@ -109,7 +81,7 @@ class ModelPair:
         return stores.first_part(self.sparse, self.dense_tokens)
 
     @cached_property
-    def dense(self) -> Narrowed:
+    def dense(self) -> DenseIndex | ExactIndex:
         """The dense index that DReSD searches, by FAISS where it is there and by torch elsewhere."""
         part = self.dense_text
         states = stores.dense_states(self.target, part)
@@ -120,7 +92,7 @@ class ModelPair:
         except ImportError:
             index = ExactIndex(states, part.store, device=self.target.device)
         self.notes["dense states"] = len(index)
-        return Narrowed(index, decoder_config(self.target).hidden_size)
+        return index
 
     @cached_property
     def acceptance_head(self) -> AcceptanceHead:

@@ -15,12 +15,12 @@ from typing import Any
 _HOMES = {
     "check_parameters": "display.session",
     "save": "numbers",
-    "record_figure": "display.record",
+    "record_figure": "display.session",
     "Markup": "display.tables",
     "Table": "display.tables",
     "stepper": "display.stepper",
-    "Notice": "display.notices",
-    "notice": "display.notices",
+    "Notice": "display.session",
+    "notice": "display.session",
     "provenance_table": "display.session",
     "plots": "plots",
 }

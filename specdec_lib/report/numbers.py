@@ -29,20 +29,10 @@ class NumberError(ValueError):
 
 
 class Number(NamedTuple):
-    """A row of a chapter's table.
+    """A row of a chapter's table: ``value``, the ends of its 95 % interval, and the profile of its run.
 
-    Attributes
-    ----------
-    value : float or int, optional
-        None where ``words`` says it.
-    low, high : float, optional
-        Ends of the 95 % interval.
-    timed : bool
-        Whether it rests on measured seconds, so that a second run gives another one.
-    profile : str
-        Of the run.
-    words : str
-        A value that is a text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
+    ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
+    text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
     value: float | int | None
@@ -63,21 +53,10 @@ class Number(NamedTuple):
 
 
 def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None) -> Path:
-    """Write the numbers of a chapter, and return the file.
+    """Write the numbers of a chapter, ``"04"`` say, and return the file; ``timed`` are those that rest on measured seconds.
 
-    Parameters
-    ----------
-    chapter : str
-        ``"04"``; names the file.
-    counted : mapping
-        By key an :class:`Interval`, a number, a truth value or a text; what is no finite number, and None, is ``"not available"``.
-    timed : mapping, optional
-        Those that rest on measured seconds.
-
-    Raises
-    ------
-    NumberError
-        If a key is no identifier or stands in both, or a value is something else.
+    A value is an :class:`Interval`, a number, a truth value or a text; what is no finite number, and None, is ``"not
+    available"``. NumberError if it is something else, or a key is no identifier or stands in both.
     """
     timed = timed or {}
     twice = set(counted) & set(timed)
@@ -155,13 +134,7 @@ def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
 
 
 def table_files(executed: Path | None = None) -> dict[str, Path]:
-    """The file of every chapter, by its number: that of the executed copy, else the committed one.
-
-    Parameters
-    ----------
-    executed : Path, optional
-        Folder of executed copies; ``book/notebooks`` by default.
-    """
+    """The file of every chapter, by its number: that of the copy in ``executed`` (``book/notebooks``), else the committed one."""
     executed = executed or paths.root() / "book" / "notebooks"
     places = (COMMITTED, ""), (executed, "files/*/")
     return {
@@ -175,13 +148,7 @@ def tables(executed: Path | None = None) -> dict[str, dict[str, Number]]:
 
 
 def look_up(key: str, of: Mapping[str, Mapping[str, Number]]) -> Number:
-    """The number of ``"04/h10_over_pld10"``.
-
-    Raises
-    ------
-    NumberError
-        If there is none; the message names keys that are near.
-    """
+    """The number of ``"04/h10_over_pld10"``; NumberError names keys that are near if there is none."""
     chapter, _, name = key.partition("/")
     if name not in of.get(chapter, {}):
         import difflib

@@ -194,25 +194,11 @@ def panels(
     height: float = 3.6,
     columns: int | None = None,
 ) -> Figure:
-    """Draw panels side by side, one line a label.
+    """Draw panels side by side, by title one line a label: a :data:`Curve`.
 
-    Parameters
-    ----------
-    content : mapping
-        By title of the panel: by label of the line its :data:`Curve`. A label is a method, which gives the colour, or
-        ``"method, variant"``; the variant gives the dashes.
-    xlabel : str
-    ylabel : str or sequence of str
-        One for all panels, which then share their scale, or one for each.
-    markers : bool
-        Mark every point, not only about five of each line.
-    integers : bool
-        Whole numbers on the x axis.
-    ylim : (float, float), optional
-    height : float
-        In inches.
-    columns : int, optional
-        Panels in a row; all of them by default.
+    A label is a method, which gives the colour, or ``"method, variant"``; the variant gives the dashes. ``ylabel`` is one for
+    all panels, which then share their scale, or one for each. ``markers`` marks every point, not only about five of each line;
+    ``integers`` makes whole numbers on the x axis; ``columns`` are the panels in a row, all by default.
     """
     from matplotlib.ticker import MaxNLocator
 

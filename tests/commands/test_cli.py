@@ -86,7 +86,6 @@ TARGET = ("--target", "pocket", "--out", "x")
         (["diagnose", "a.jsonl", "--weights", "file"], "holds no weights of a tree"),
         (["calibrate", "--target", "pocket"], "Missing option '--out'"),
         (["calibrate", *TARGET, "--context", "0"], "0; expected 1 or more"),
-        (["calibrate", *TARGET, "--runtime", "fast"], "--runtime is 'fast'; expected one of eager"),
         (
             ["calibrate", *TARGET, "--source", "Lookahead"],
             "one tree cannot draft from 'Lookahead'; expected some of PLD",
@@ -105,9 +104,6 @@ TARGET = ("--target", "pocket", "--out", "x")
         ([LOSSLESS, "--method", "PLD++", "--output", "x"], "--method is 'PLD++'; expected one of PLD, PLD (transf"),
         ([HEAD, "--out", "file/head.safetensors"], "no file can be written at file/head.safetensors"),
         ([HEAD, "--data", "file"], "no file can be written in file (Not a directory)"),
-        ([HEAD, "--depth", "7"], "depth is 7"),
-        ([HEAD, "--reject-weight", "0"], "reject_weight is 0"),
-        ([HEAD, "--temperature", "-1"], "temperature"),
         ([HEAD, "--task", "no-such-task"], "--task is 'no-such-task'; expected one of"),
         ([HEAD, "--mixing", "1"], "mixing is 1"),
         ([HEAD, "--mixing", "some"], "--mixing is 'some'; expected a number or none"),

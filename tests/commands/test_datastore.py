@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import pytest
 
 from specdec_lib.__main__ import main
 from specdec_lib.commands import datastore
-from specdec_lib.commands.datastore import Texts, load_tokenizer
+from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding
@@ -29,12 +28,9 @@ def run(*words) -> int:
     return main(["datastore", *map(str, words)])
 
 
-@pytest.mark.parametrize(
-    "named", [["{}/a.txt", "{}/b.jsonl.gz"], ["--text", "{}/a.txt", "--jsonl", "{}/b.jsonl.gz"]], ids=str
-)
-def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys, named):
+def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     path = inputs / "store"
-    assert run("build", path, *(word.format(inputs) for word in named), "--field", "output") == 0
+    assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
     built = capsys.readouterr().out
     store, tokenizer = TokenStore.open(path), load_tokenizer("pocket")
     expected = ["def f(x):\n    return x\n", "first answer", "second answer"]
@@ -50,16 +46,16 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys, named):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["build", "{}/s"], "no documents are named"),
+        (["build", "{}/s"], "Missing argument 'FILES...'"),
         (["build", "{}/s", "{}/none.txt"], "no file"),
         (["build", "{}/s", "{}"], "is a folder: name its files"),
         (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
-        (["build", "{}/s", "--jsonl", "{}/bytes"], "bytes, line 1: is not UTF-8 text"),
+        (["build", "{}/s", "{}/bytes.jsonl"], "bytes.jsonl, line 1: is not UTF-8 text"),
         (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
         (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
-        (["build", "{}/s", "--jsonl", "{}/cut.gz", "--field", "output"], "cut.gz: cannot be unpacked"),
+        (["build", "{}/s", "{}/cut.jsonl.gz", "--field", "output"], "cut.jsonl.gz: cannot be unpacked"),
         (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
-        (["build", "{}/s", "--text", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
+        (["build", "{}/s", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
         (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
         (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
         (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
@@ -77,21 +73,17 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     inputs, capsys, monkeypatch, words, message
 ):
     monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
-    (inputs / "bytes").write_bytes(b"\xff\xfe\xfd")
+    for name in ("bytes", "bytes.jsonl"):
+        (inputs / name).write_bytes(b"\xff\xfe\xfd")
     (inputs / "empty.txt").write_text("")
     (inputs / "digits.jsonl").write_text('{"text": "good text", "number": ' + "1" * 5000 + "}\n")
     (inputs / "deep.jsonl").write_text('{"text": "good text"}\n{"text": ' + "[" * 10**5 + "]" * 10**5 + "}\n")
-    (inputs / "cut.gz").write_bytes((inputs / "b.jsonl.gz").read_bytes()[:-12])
+    for name in ("cut.gz", "cut.jsonl.gz"):
+        (inputs / name).write_bytes((inputs / "b.jsonl.gz").read_bytes()[:-12])
     assert run(*(word.format(inputs) for word in words)) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
-
-
-def test_the_standard_library_is_read_again_with_each_iteration():
-    texts = Texts(True, [], [], "text")
-    assert list(texts) == list(texts) and len(list(texts)) > 5
-    assert json.dumps(texts.sources())
 
 
 def test_a_dense_index_is_built_described_and_verified(inputs, capsys):

@@ -37,31 +37,20 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_pa
         "--prompts",
         "3",
     ]
-    words += [
-        "--max-new-tokens",
-        "12",
-        "--epochs",
-        "2",
-        "--depth",
-        "1",
-        "--target",
-        "pocket",
-        "--draft",
-        "pocket-draft",
-    ]
+    words += "--max-new-tokens 12 --epochs 2 --target pocket --draft pocket-draft".split()
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
-    assert (head.depth, head.tied, head.sees_confidence) == (1, True, False)
+    assert (head.depth, head.tied, head.sees_confidence) == (3, True, False)
     assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
     second = AcceptanceHead.load(tmp_path / "heads" / "head-1.safetensors", draft)
     assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)
     assert not torch.equal(head.out.weight, second.out.weight)
     before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
-    assert main([*words, "--mixing", "none", "--untied", "--sees-confidence"]) == 0
+    assert main([*words, "--mixing", "none", "--sees-confidence"]) == 0
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
     again = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
-    assert again.sees_confidence and not again.tied and again.story["mixing"] is None
+    assert again.sees_confidence and again.story["mixing"] is None
     assert "written to" in capsys.readouterr().out
 
 

@@ -40,7 +40,7 @@ def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
         names[-1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     plain = tmp_path / "c.txt"
     plain.write_text("one document\n")
-    texts = Texts(None, [plain], names, "text")
+    texts = Texts([plain], names, "text")
     whole = list(texts)
     assert len(whole) == 9
     for count in (1, 2, 3, 7, 40):
@@ -50,7 +50,7 @@ def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
             assert [text for piece in pieces for text in piece] == list(part)
     even = tmp_path / "even.jsonl"
     even.write_text('{"text": "ten letters"}\n' * 60)
-    assert [len(list(part)) for part in Texts(None, [], [even], "text").split(4)] == [15] * 4
+    assert [len(list(part)) for part in Texts([], [even], "text").split(4)] == [15] * 4
 
 
 def rows(documents: list, tokenizer) -> Iterator[ray_data.Row]:
@@ -87,7 +87,7 @@ def test_a_bad_line_of_a_part_is_named_by_the_byte_that_the_part_starts_at(tmp_p
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n' * 10 + "{bad\n")
     with pytest.raises(ValueError, match=r"a.jsonl, line \d+ after byte \d+: is not JSON"):
-        list(Texts(None, [], [path], "text").split(2)[1])
+        list(Texts([], [path], "text").split(2)[1])
 
 
 def test_shards_built_twice_or_after_an_interruption_have_the_same_bytes(tmp_path, tokenizer):

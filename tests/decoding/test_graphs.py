@@ -8,12 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib import Capture, Runtime, Sampling, generate, record
+from specdec_lib import Capture, Runtime, Sampling, generate
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel, PromptLookup
-from specdec_lib.experiments import recorded_runs
-from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos, Riding
 from tests.decoding.graph_emulator import EmulatedRecorder
 from tests.families import SERVED, bounded, build, prompt
@@ -115,21 +113,3 @@ def test_a_draft_model_under_graphs_proposes_what_it_proposes_eagerly(library):
         fast = generate(target, ids, DraftModel(draft, 3, runtime=narrow), sampling, 30, runtime=wide)
         assert fast.tokens == eager.tokens
         assert [s.tree.tokens for s in fast.steps] == [s.tree.tokens for s in eager.steps]
-
-
-def test_no_timed_run_of_a_method_records_a_graph(library, monkeypatch):
-    model = library["llama"]
-    runtime = graphs(model, capacity=90, widths=(1, 4))
-    traces = [record(model, prompt(length, length), max_new_tokens=8) for length in (6, 12, 70)]
-    recordings = [recorded_runs.Recording(Prompt(str(i), "task", ("",)), 0, trace) for i, trace in enumerate(traces)]
-    made, single = [], recorded_runs._run
-
-    def watched(*args):
-        before = len(runtime._recorder.operations)
-        run = single(*args)
-        made.append(len(runtime._recorder.operations) - before)
-        return run
-
-    monkeypatch.setattr(recorded_runs, "_run", watched)
-    recorded_runs.time_methods(model, recordings, {"plain": None, "PLD": PromptLookup(2, 3)}, 1, runtime)
-    assert sum(made) == 2 and not any(made[-2 * len(recordings) :])

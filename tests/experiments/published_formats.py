@@ -91,14 +91,11 @@ def editor(name: str) -> dict[str, str]:
 def xatu(*edits: tuple[str, int]) -> dict[str, str]:
     """XATU's release with some edits, its prompts, and the sources asset, jfleg and defacto."""
     rows = [
-        {"data_source": source, "data_index": index, "coarse_grained": "Edit.", "fine_grained": f"Edit {source} well."}
-        for source, index in edits
+        {"data_source": source, "data_index": index, "fine_grained": f"Edit {source} well."} for source, index in edits
     ]
     facts = [("right", "a", ""), ("wrong", "doc", "mended"), ("", "", "")]
     return {
         "xatu/xatu_release.jsonl": jsonl(*rows),
-        "xatu/prompts/text_editing.txt": "I:{{instruction}} T:{{input}} R:",
-        "xatu/prompts/text_editing_w_ref.txt": "I:{{instruction}} T:{{input}} D:{{reference}} R:",
         "asset/asset.test.orig": "asset zero\n\nasset two\n",
         **{f"asset/asset.test.simp.{k}": f"asset answer {k}\n\nasset last {k}\n" for k in range(10)},
         "jfleg/test.src": "a {{cat}}\n\nright\n",
@@ -123,12 +120,9 @@ FILES: dict[str, dict[str, str | bytes]] = {
             {"question_id": 201, "category": "rag", "turns": ["Passage. Who?"], "reference": [["He", "Him"]]},
         )
     },
-    "gsm8k": {
-        f"gsm8k/{split}.jsonl": jsonl({"question": f"How many {split}?", "answer": "1+1=<<1+1=2>>2\n#### 2"})
-        for split in ("test", "train")
-    },
+    "gsm8k": {"gsm8k/test.jsonl": jsonl({"question": "How many test?", "answer": "1+1=<<1+1=2>>2\n#### 2"})},
     "alpaca": {"alpaca/random_9k.json": json.dumps(ALPACA, indent=1)},
-    "codealpaca": {"code_alpaca_2k.json": json.dumps(ALPACA)},
+    "codealpaca": {"codealpaca/code_alpaca_2k.json": json.dumps(ALPACA)},
     "codeeditorbench": editor("code_{}_plus.jsonl"),
     "xatu": xatu(("asset", 2), ("jfleg", 0), ("defacto", 0)),
     "jfleg": xatu(),
@@ -154,7 +148,7 @@ FILES: dict[str, dict[str, str | bytes]] = {
     "editeval": {
         "editeval/edit_eval.jsonl": jsonl(EDIT, EDIT | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"})
     },
-    "mbpp": {"mbpp/mbpp.jsonl": jsonl(*(MBPP | {"task_id": number} for number in (10, 11, 510, 511, 600, 601)))},
+    "mbpp": {"mbpp/mbpp.jsonl": jsonl(*(MBPP | {"task_id": number} for number in (10, 11, 510, 511)))},
 }
 """By set the files of a tiny copy of it."""
 

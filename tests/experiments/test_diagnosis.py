@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from specdec_lib import generate, load_model, methods
+from specdec_lib import generate, methods
 from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments import diagnosis, elsewhere
+from specdec_lib.experiments import diagnosis
 from specdec_lib.experiments.answers import Answer, read_answers
 from specdec_lib.experiments.diagnosis import TokensAlone, bits, copied_tokens, diagnose
 from specdec_lib.report.display import diagnosis_page
@@ -21,11 +21,6 @@ TEXTS = [
     f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
     for name in ("amount", "rows", "count")
 ]
-
-
-@pytest.fixture(scope="module")
-def pocket():
-    return load_model("pocket", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +188,6 @@ def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, t
     text = page.read_text()
     assert "<svg" in text and "One tree" in text and "One tree" in told and "Copied:" in told
     assert "SpecDec is not predicted: it needs a draft model." in told
-
-
-def test_every_method_that_is_switched_on_elsewhere_is_one_of_the_book():
-    assert set(elsewhere.SWITCHED_ON) <= set(methods.METHODS)
-    assert all(set(known) <= set(elsewhere.PROGRAMS) for known in elsewhere.SWITCHED_ON.values())
-    assert "prompt_lookup_num_tokens" in elsewhere.how_to("PLD")[0]
-    assert elsewhere.how_to("DReSD") == [f"{program}: not available" for program in elsewhere.PROGRAMS]
 
 
 def test_names_are_text_on_the_page(pocket):

@@ -6,11 +6,11 @@ import json
 from collections import Counter
 
 import pytest
+from batched import Known, decode_together
 
 from specdec_lib import Sampling, generate, paths
 from specdec_lib.decoding.contract import Context
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import Known, decode_together
 
 #: Prompts of each file at least: what the book's data page promises.
 LEAST = {

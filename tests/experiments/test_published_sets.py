@@ -34,68 +34,36 @@ SOURCES = (
     "Answer the question from the sources below. Quote their words wherever you can.\n\n[1] One\nNot him.\n\n"
     "[2] Two\nIndeed the man.\n\nQuestion: Who?"
 )
+WIZARD = f"Below…this problem:\n{HUMANEVAL['prompt']}\n\n### Response:"
+METAMATH = "Below…### Instruction:\nHow many test?\n\n### Response: Let's…"
+EDITED = {
+    "debug": f"### Instruction:\nChange debug.{PLUS}\n\n###…{GIVEN.format('python')}Input: 1\nOutput: 2…",
+    "translate": f"…code snippet in c++:\n{GIVEN.format('cpp')}this code to java.…",
+    "polishment": f"…optimization:\n{GIVEN.format('java')}\n\n### Answer:\n",
+    "switch": f"…{GIVEN.format('python')}Input: similar input\nOutput: similar output…Input: target input\n…",
+}
 BUG = "Fix bugs in f.\n\ndef f(x):\n    return y\n\ndef check(f): pass"
 # The task, its options, and of each prompt the id, the last turn (… is any text) and the answer.
 SETS = [
     ("humaneval", {}, [("HumanEval/7", HUMANEVAL["prompt"], "    return x\n")]),
-    (
-        "humaneval",
-        {"style": "specdec++"},
-        [("HumanEval/7", f"Below…this problem:\n{HUMANEVAL['prompt']}\n\n### Response:", "    return x\n")],
-    ),
+    ("humaneval", {"style": "specdec++"}, [("HumanEval/7", WIZARD, "    return x\n")]),
     ("mt-bench", {}, [("81", "And now?", "B"), ("82", "Write.", None)]),
     ("mt-bench/writing", {}, [("82", "Write.", None)]),
-    ("mt-bench/math", {"style": "dresd"}, [("81", "Question: What?\nAnswer:\n", "A")]),
     ("spec-bench", {}, [("81", "And now?", "B"), ("200", "Who?", None), ("201", "Passage. Who?", "He")]),
     ("spec-bench/mt_bench", {}, [("81", "And now?", "B")]),
-    (
-        "gsm8k",
-        {},
-        [("test-0", "Below…### Instruction:\nHow many test?\n\n### Response: Let's…", "1+1=<<1+1=2>>2\n#### 2")],
-    ),
-    ("gsm8k", {"split": "train", "style": "question"}, [("train-0", "How many train?", "1+1=<<1+1=2>>2\n#### 2")]),
+    ("gsm8k", {}, [("test-0", METAMATH, "1+1=<<1+1=2>>2\n#### 2")]),
     ("alpaca", {}, [("random_9k-0", "Sort.\nInput: 3 1 2", "1 2 3"), ("random_9k-1", "Greet.", None)]),
-    (
-        "codealpaca",
-        {},
-        [
-            ("code_alpaca_2k-0", "Question: Sort.\nAnswer:\n", "1 2 3"),
-            ("code_alpaca_2k-1", "Question: Greet.\nAnswer:\n", None),
-        ],
-    ),
-    ("codealpaca", {"style": "alpaca", "limit": 1}, [("code_alpaca_2k-0", "Sort.\nInput: 3 1 2", "1 2 3")]),
-    (
-        "codeeditorbench",
-        {},
-        [
-            (
-                "debug-1",
-                f"### Instruction:\nChange debug.{PLUS}\n\n###…{GIVEN.format('python')}Input: 1\nOutput: 2…",
-                0,
-            ),
-            ("translate-1", f"…code snippet in c++:\n{GIVEN.format('cpp')}this code to java.…", 0),
-            ("polishment-1", f"…optimization:\n{GIVEN.format('java')}\n\n### Answer:\n", 0),
-            (
-                "switch-1",
-                f"…{GIVEN.format('python')}Input: similar input\nOutput: similar output…Input: target input\n…",
-                0,
-            ),
-        ],
-    ),
-    ("codeeditorbench/debug", {"style": "released"}, [("debug-1", "### Instruction:\nChange debug.\n\n###…", 0)]),
+    ("codealpaca", {"limit": 1}, [("code_alpaca_2k-0", "Question: Sort.\nAnswer:\n", "1 2 3")]),
+    ("codeeditorbench", {}, [(f"{kind}-1", turn, 0) for kind, turn in EDITED.items()]),
+    ("codeeditorbench/debug", {}, [("debug-1", EDITED["debug"], 0)]),
     (
         "xatu",
         {},
         [
-            ("asset-2", "I:Edit asset well. T:asset two R:", "asset last 0"),
-            ("jfleg-0", "I:Edit jfleg well. T:a {{cat}} R:", "A cat 0"),
-            ("defacto-0", "I:Edit defacto well. T:wrong D:doc R:", "mended"),
+            ("asset-2", "…:\nEdit asset well.\n# Input:\nasset two\nResponse:", "asset last 0"),
+            ("jfleg-0", "…:\nEdit jfleg well.\n# Input:\na {{cat}}\nResponse:", "A cat 0"),
+            ("defacto-0", "…:\nEdit defacto well.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended"),
         ],
-    ),
-    (
-        "xatu/defacto",
-        {"style": "pld+", "instruction": "coarse"},
-        [("defacto-0", "…# Instruction:\nEdit.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended")],
     ),
     ("jfleg", {}, [("0", "Correct the grammar error in the sentence.\n\na {{cat}}", "A cat 0")]),
     ("argrewrite", {}, [(str(n), ESSAY.format(n), f"Draft 2 of {n}.") for n in (2, 10)]),
@@ -111,13 +79,13 @@ SETS = [
             ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
         ],
     ),
-    ("mbpp", {"limit": 1}, [("10", "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb")]),
-    *(
-        ("mbpp", {"split": split}, [(number, "…", "a\nb") for number in numbers])
-        for split, numbers in {"prompt": ["10"], "test": ["11", "510"], "validation": ["511", "600"]}.items()
+    (
+        "mbpp",
+        {},
+        [(n, "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb") for n in ("11", "510")],
     ),
 ]
-CONTINUED = {("humaneval", None), ("mt-bench", "dresd"), ("codealpaca", None)}
+CONTINUED = {("humaneval", None), ("codealpaca", None)}
 
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".zip"])
@@ -133,23 +101,18 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
         assert prompt.chat == ((name, options.get("style")) not in CONTINUED)
 
 
-@pytest.mark.parametrize("version", ["samples", "primary"])
-def test_any_version_of_codeeditorbench_is_read(tmp_path, version):
-    for place, text in editor("cluster/cluster_{}.jsonl" if version == "samples" else "code_{}_primary.jsonl").items():
+@pytest.mark.parametrize("name", ["cluster/cluster_{}.jsonl", "code_{}_primary.jsonl"])
+def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
+    for place, text in editor(name).items():
         write(tmp_path / place, text)
-    for options in ({}, {"version": version}):
-        prompts = load_task("codeeditorbench", tmp_path, **options)
-        assert len(prompts) == 4 and {p.meta["version"] for p in prompts} == {version}
+    assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
 
 
-def test_what_a_source_says_of_a_prompt_is_kept(tmp_path):
-    for name in ("mt-bench", "spec-bench", "quotesum"):
+def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
+    for name in ("mt-bench", "quotesum"):
         publish(tmp_path, name)
-    first, second = (load_task(name, tmp_path)[-1] for name in ("spec-bench", "quotesum"))
-    assert first.meta["references"] == ("He", "Him") and first.meta["subset"] == "rag"
-    assert second.meta["quotes"] == ((2, "the man"), (1, "not him")) and second.meta["sources"][1][:2] == (2, "Two")
-    (one,) = load_task("quotesum", tmp_path, distinct=True)
-    assert one.meta["references"] == ("It was the man.", "the man and not him")
+    prompt = load_task("quotesum", tmp_path)[-1]
+    assert prompt.meta["quotes"] == ((2, "the man"), (1, "not him")) and prompt.meta["sources"][1][:2] == (2, "Two")
     assert load_task("mt-bench", tmp_path)[0].turns == ("What?", "And now?")
 
 
@@ -159,46 +122,26 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
         write(tmp_path / place, text)
     with caplog.at_level(logging.WARNING):
         (prompt,) = load_task("xatu", tmp_path)
-    assert prompt.meta["left_out"] == {"asset": 1, "defacto": 1, "fruit": 2, "wnc": 1}
-    assert "5 of 6 edits are left out" in caplog.text and "fruit 2" in caplog.text
-    with pytest.raises(MissingData, match="texts of 'fruit' are read from that file only"):
-        load_task("xatu/fruit", tmp_path)
+    assert prompt.id == "asset-0" and "5 of 6 edits are left out" in caplog.text
+    assert "asset 1, defacto 1, fruit 2, wnc 1" in caplog.text
     (tmp_path / "asset/asset.test.orig").unlink()
     with pytest.raises(MissingData, match="asset.test.orig"):
         load_task("xatu/asset", tmp_path)
-    built = {"data_index": 0, "fine_grained": "E.", "input": "in"}
-    rows = [("fruit", "out", "doc"), ("factedit", "out", ["a", "b"]), ("jfleg", ["out", "also"], None)]
-    names = ("data_source", "output", "reference")
-    text = jsonl(*(built | dict(zip(names, row, strict=True)) for row in rows))
-    write(tmp_path / "xatu/data/xatu.jsonl", text)  # in a clone, where the authors' script writes it
-    prompts = load_task("xatu", tmp_path)
-    assert [p.text for p in prompts] == ["I:E. T:in D:doc R:", "I:E. T:in D:a\nb R:", "I:E. T:in R:"]
-    assert prompts[-1].meta["references"] == ("out", "also")
 
 
 @pytest.mark.parametrize(
-    ("task", "place", "below"),
+    ("task", "place"),
     [
-        ("humaneval", "human-eval/data/HumanEval.jsonl.gz", ""),  # a clone of the repository that publishes it
-        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl", ""),
-        ("mt-bench", "mt_bench/question.jsonl", "mt_bench"),  # the set's own folder
-        ("mt-bench", "FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "FastChat"),
-        ("humaneval", "HumanEval.jsonl.zip", ""),  # the root, because the name tells the set
+        ("humaneval", "human-eval/data/HumanEval.jsonl.gz"),
+        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl"),
     ],
 )
-def test_a_file_may_lie_in_a_clone_in_its_folder_or_at_the_root(tmp_path, task, place, below):
+def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
     path = tmp_path / place
     packing = path.suffix if path.suffix != ".jsonl" else ""
-    write(
-        path.with_name(path.name.removesuffix(packing)), jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS)), packing
-    )
-    assert len(load_task(task, tmp_path / below)) == 1
-
-
-def test_a_name_that_many_sets_share_is_not_taken_from_the_root_itself(tmp_path):
-    write(tmp_path / "question.jsonl", jsonl(TWO_TURNS))
-    with pytest.raises(MissingData, match="mt_bench/question.jsonl"):
-        load_task("mt-bench", tmp_path)
+    text = jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS))
+    write(path.with_name(path.name.removesuffix(packing)), text, packing)
+    assert len(load_task(task, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("task", DATASETS)
@@ -263,12 +206,10 @@ BROKEN = [
     ("mt-bench", MT, TWO_TURNS | {"reference": ["a"]}, "field 'reference' has 1 answers to 2 turns"),
     ("mt-bench", MT, TWO_TURNS | {"category": "rag"}, "field 'category' is 'rag'; expected one of writing"),
     ("mt-bench", MT, TWO_TURNS | {"question_id": None}, "field 'question_id' is None"),
-    ("mbpp", MB, MBPP | {"task_id": 975}, "field 'task_id' is 975; expected 1 to 974"),
     ("mbpp", MB, MBPP | {"task_id": True}, "field 'task_id' is True; expected a whole number"),
     ("codeeditorbench", f"{EDITS}/few_shot_prompt/prompt_switch.txt", "x", "does not begin with '### Instruction:'"),
     ("xatu", XATU, {"data_source": "asset", "data_index": 3}, "'data_index' is 3, but the files of asset have 3 texts"),
     ("xatu", XATU, {"data_source": "news"}, "'data_source' is 'news'; expected one of asset"),
-    ("xatu", "xatu/prompts/text_editing.txt", "{{mood}}", "text_editing.txt: asks for {{mood}}; expected one of"),
     ("argrewrite", f"{ESSAYS}/Draft2/draft2_2018argrewrite_2.txt", None, "Draft2: has no file with number 2"),
     ("argrewrite", f"{ESSAYS}/Draft1/draft1_2018argrewrite_2.txt", " \n", "draft1_2018argrewrite_2.txt: is empty"),
     ("argrewrite", f"{ESSAYS}/ExpertFeedback/feedback_2.docx", b"x", "feedback_2.docx: is not a .docx document"),
@@ -282,7 +223,7 @@ BROKEN = [
             ({"wall_time": ["fast", 1.0]}, "'wall_time' is ['fast', 1.0]; expected a list of numbers with a decimal"),
         )
     ),
-    ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"instruction": "a", "output": ""}]', "record 1: field 'dataset'"),
+    ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"output": ""}]', "record 1: field 'instruction'"),
 ]  # fmt: skip
 
 
@@ -313,14 +254,8 @@ def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path)
     write(tmp_path / MT, jsonl(ONE_TURN, TWO_TURNS))
     write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
     first, second = replies.mt_bench_replies(tmp_path)
-    assert (first.id, first.text, first.tokens, first.steps, first.seconds, first.group) == (
-        "81-0",
-        "yes",
-        3,
-        2,
-        0.5,
-        "math",
-    )
+    read = (first.id, first.text, first.tokens, first.steps, first.seconds)
+    assert read == ("81-0", "yes", 3, 2, 0.5)
     assert (second.text, second.tokens, second.steps, second.questions) == ("", 1, 1, ("What?", "And now?"))
     assert second.prompt == "USER: What? ASSISTANT: yes</s>USER: And now? ASSISTANT:"
     results = [{"sampling_config": "nucleus9", "outputs": ["b", "c"]}, {"sampling_config": "greedy", "outputs": ["a"]}]

@@ -15,7 +15,6 @@ from specdec_lib.experiments import recorded_runs, recordings
 from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
 from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
 from tests.experiments.test_recorded_runs import model as model
-from tests.experiments.test_recorded_runs import tokenizer as tokenizer
 
 EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)), 3)
 
@@ -43,12 +42,12 @@ def decoded(monkeypatch):
 
 
 def same_tokens(ours, theirs):
-    assert [(r.prompt.id, r.turn, r.trace.prompt, r.trace.tokens, r.trace.finish_reason) for r in ours] == [
-        (r.prompt.id, r.turn, r.trace.prompt, r.trace.tokens, r.trace.finish_reason) for r in theirs
-    ]
-    assert [(r.trace.limits, r.trace.sampling, r.trace.vocabulary) for r in ours] == [
-        (r.trace.limits, r.trace.sampling, r.trace.vocabulary) for r in theirs
-    ]
+    def told(recording):
+        trace = recording.trace
+        limits = trace.limits, trace.sampling, trace.vocabulary
+        return recording.prompt.id, recording.turn, trace.prompt, trace.tokens, trace.finish_reason, *limits
+
+    assert list(map(told, ours)) == list(map(told, theirs))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
@@ -64,16 +63,10 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_deco
     record_once(model, tokenizer, PROMPTS, GREEDY, 24)
     before = len(decoded)
     short = [PROMPTS[0], PROMPTS[1]]  # a second turn has another prompt, because the first answer is shorter
-    same_tokens(
-        record_once(model, tokenizer, short, GREEDY, 9),
-        recorded_runs.record_prompts(model, tokenizer, short, GREEDY, 9),
-    )
-    assert len(decoded) == before
-    same_tokens(
-        record_once(model, tokenizer, short, GREEDY, 30),
-        recorded_runs.record_prompts(model, tokenizer, short, GREEDY, 30),
-    )
-    assert len(decoded) > before
+    for count in (9, 30):
+        expected = recorded_runs.record_prompts(model, tokenizer, short, GREEDY, count)
+        same_tokens(record_once(model, tokenizer, short, GREEDY, count), expected)
+        assert (len(decoded) > before) == (count == 30)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import load_model
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.experiments import comparison, recorded_runs, retrieval, stores
@@ -14,11 +13,6 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets.replies import Reply
 from tests.datastores.stores import build
 from tests.experiments.made import made_up
-
-
-@pytest.fixture(scope="module")
-def pocket():
-    return load_model("pocket", dtype="float32")
 
 
 def test_match_lengths_count_the_longest_suffix_at_each_step():

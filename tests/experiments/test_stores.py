@@ -4,16 +4,10 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate, load_model
-from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.experiments import prompts as book_prompts
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_model("pocket")[1]
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +26,8 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
 
 
 def test_an_unknown_store_is_refused_by_name(tokenizer):
-    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, chat"):
+    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, chat"):
         stores.text_store("web", tokenizer, 100)
-
-
-def test_packages_give_files_that_are_neither_small_nor_huge_in_one_order(tmp_path):
-    wanted = {f"number_{i} = compute_something({i})\n" * 20 for i in range(5)}
-    for i, text in enumerate([*wanted, "x = 1\n", "y = 2\n" * stores.LARGEST_FILE]):
-        (tmp_path / f"m{i}.py").write_text(text, encoding="utf-8")
-    (tmp_path / "data.txt").write_text("text " * 100, encoding="utf-8")
-    texts = stores.package_texts(tmp_path)
-    assert set(texts) == wanted and list(texts) == list(stores.package_texts(tmp_path))
-    with pytest.raises(FileNotFoundError, match="no Python files under"):
-        stores.package_texts(tmp_path / "none")
 
 
 def test_the_chat_store_holds_the_answers_of_the_book_s_model(tokenizer):
@@ -76,89 +59,50 @@ def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monk
 
 
 @pytest.fixture(scope="module")
-def pocket():
-    return load_model("pocket", dtype="float32")
-
-
-@pytest.fixture(scope="module")
 def prompts():
     return book_prompts.load("choose", ("short text editing", "mathematics"), 3)[:5]
 
 
-def ask(pocket, prompts, path, **options):
-    return stores.generate_responses(*pocket, prompts, path, max_new_tokens=12, progress=False, **options)
+def ask(pocket, prompts, **options):
+    store = stores.response_store(*pocket, prompts, max_new_tokens=12, **options).store
+    return [store.document(i).tolist() for i in range(len(store))]
 
 
-def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket, prompts, tmp_path):
+def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket, prompts):
     model, tokenizer = pocket
     rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
     expected = [ids + generate(model, ids, max_new_tokens=12).tokens for ids in rendered]
     settings = model.generation_config.to_dict()
     try:  # penalties of the checkpoint do not reach the responses
         model.generation_config.update(repetition_penalty=1.8, no_repeat_ngram_size=2)
-        assert ask(pocket, prompts, tmp_path / "r.jsonl", batch=4) == expected
+        assert ask(pocket, prompts, batch=4) == expected
         assert model.generation_config.repetition_penalty == 1.8
     finally:
         model.generation_config = type(model.generation_config).from_dict(settings)
 
 
-def test_a_draft_model_of_a_cut_vocabulary_answers_in_the_target_s_tokens(prompts, tmp_path):
+def test_a_draft_model_of_a_cut_vocabulary_answers_in_the_target_s_tokens(prompts):
     model, tokenizer = load_model("pocket-draft", dtype="float32")
     vocabulary = DraftVocabulary([i for i in range(4000) if i % 300], 4000)
     model.draft_vocabulary = vocabulary
-    found = stores.generate_responses(model, tokenizer, prompts[:1], tmp_path / "r", max_new_tokens=6, progress=False)
+    found = stores.response_store(model, tokenizer, prompts[:1], max_new_tokens=6).store.document(0).tolist()
     expected = list(render(prompts[0], tokenizer))
     with torch.inference_mode():
         for _ in range(6):
             logits = model(torch.tensor([vocabulary.to_draft(expected)])).logits[0, -1, : len(vocabulary)]
             expected += vocabulary.to_target([int(logits.argmax())])
-    assert found == [expected] and set(expected) <= set(vocabulary.ids.tolist()) | set(render(prompts[0], tokenizer))
+    assert found == expected and set(expected) <= set(vocabulary.ids.tolist()) | set(render(prompts[0], tokenizer))
 
 
-def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, prompts, tmp_path):
+def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, prompts, tmp_path, monkeypatch):
     how = {"sampling": Sampling(temperature=1.0, top_p=0.95, seed=3), "samples": 3}
-    first, again = (ask(pocket, prompts, tmp_path / name, **how) for name in ("a", "b"))
-    other = ask(pocket, prompts, tmp_path / "c", sampling=Sampling(temperature=1.0, top_p=0.95, seed=4), samples=3)
-    assert first == again != other
+    first = ask(pocket, prompts, **how)
+    other = ask(pocket, prompts, sampling=Sampling(temperature=1.0, top_p=0.95, seed=4), samples=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "_answer", lambda *_: pytest.fail("answered again"))
+        assert ask(pocket, prompts, **how) == first != other
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "another"))
+    assert ask(pocket, prompts, **how) == first
     assert len(first) == 3 * len(prompts) and any(first[i] != first[i + 1] for i in range(0, len(first), 3))
-
-
-def test_interrupted_responses_go_on_after_their_last_whole_batch(pocket, prompts, tmp_path, monkeypatch):
-    whole = ask(pocket, prompts, tmp_path / "whole", batch=2)
-    calls = []
-
-    def answer(*args, _real=stores._answer):
-        calls.append(args)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return _real(*args)
-
-    monkeypatch.setattr(stores, "_answer", answer)
-    path = tmp_path / "r.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        ask(pocket, prompts, path, batch=2)
-    path.write_text(path.read_text() + "[[1, 2", encoding="utf-8")  # what a kill in the middle of a write leaves
-    assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
-    assert ask(pocket, prompts, path, batch=2) == whole and len(calls) == 4
-    assert path.read_text() == (tmp_path / "whole").read_text()
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"samples": 2}, "greedy responses to one prompt are all the same"),
-        ({"batch": 0}, "batch is 0"),
-        ({"prompts": []}, "no prompts"),
-        ({"path": "another"}, "responses of another model, to other prompts or with other settings"),
-        ({"path": "busy"}, "is being built by another process"),
-    ],
-)
-def test_responses_that_cannot_be_given_are_refused_before_any_work(
-    pocket, prompts, tmp_path, monkeypatch, wrong, message
-):
-    monkeypatch.setattr(stores, "_answer", lambda *_: pytest.fail("work began"))
-    (tmp_path / "another").write_text('"another"\n')
-    asked = {"prompts": prompts, "path": "r", **wrong}
-    asked["path"] = tmp_path / asked["path"]
-    with build_lock(tmp_path / "busy"), pytest.raises(ValueError, match=message):
-        ask(pocket, **asked)
+    with pytest.raises(ValueError, match="greedy responses to one prompt are all the same"):
+        ask(pocket, prompts, samples=2)

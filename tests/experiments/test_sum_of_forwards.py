@@ -14,14 +14,6 @@ from specdec_lib.experiments import sum_of_forwards
 from specdec_lib.experiments.draft_costs import ForwardTimes, speed_ratio
 
 
-def test_expected_tokens_is_the_mean_of_the_truncated_geometric_law():
-    for alpha in (0.0, 0.3, 0.8):
-        for length in (1, 4, 9):
-            mean = sum(k * alpha ** (k - 1) * (1 - alpha) for k in range(1, length + 1)) + (length + 1) * alpha**length
-            assert sum_of_forwards.expected_tokens(alpha, length) == pytest.approx(mean)
-    assert sum_of_forwards.expected_tokens(1.0, 7) == 8
-
-
 @given(st.integers(1, 500), st.integers(0, 500), st.integers(1, 500))
 def test_the_latency_is_the_time_of_all_forwards_a_token(n, n_discarded, n_target):
     n_draft = n + n_discarded - n_target
@@ -52,12 +44,6 @@ def fewest_calls(agreement: tuple[bool, ...]) -> int:
 @given(st.lists(st.booleans(), max_size=12))
 def test_oracle_calls_equal_the_fewest_over_all_draft_lengths(agreement):
     assert sum_of_forwards.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
-
-
-def test_lemma_2_1_counts_one_call_too_many_where_the_last_position_disagrees():
-    disagreements = 2
-    assert sum_of_forwards.oracle_calls(np.array([True, False, True, False, True])) == disagreements + 1
-    assert sum_of_forwards.oracle_calls(np.array([True, False, True, True, False])) == disagreements
 
 
 def test_the_regression_finds_the_times_the_runs_were_made_of():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from batched import decode_together
 
 from specdec_lib import generate, load_model
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import prompts
-from specdec_lib.experiments.batched import decode_together
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.models.fingerprint import fingerprint
 

@@ -44,7 +44,6 @@ INSPECTION = r"""
     // A link of a drawing keeps its address as written.
     links: [...document.querySelectorAll("a[href]")].map(link => new URL(link.href.baseVal ?? link.href, document.baseURI).href),
     texts: texts,
-    formulas: math.length,
     unrendered: math.filter(e => !e.querySelector("mjx-container")).map(e => e.textContent.slice(0, 80)),
     broken: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent),
     images: [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src),
@@ -74,11 +73,6 @@ def served(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-def find_browser() -> str | None:
-    """Return the path of a Chromium, or None."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start a browser and end it afterwards; without one the test is skipped.
@@ -86,7 +80,7 @@ def open_browser() -> Iterator[Browser]:
     The plugin pytest-playwright keeps its event loop running until the last test of the suite, and notebooks cannot be
     executed in a thread whose loop is running: so each module opens its own.
     """
-    program = find_browser()
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         lacking("no Chromium on this machine")
     with sync_playwright() as playwright:

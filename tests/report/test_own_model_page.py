@@ -1,8 +1,7 @@
 """The pages on running again and on a model of one's own: every command and every block of Python on them is run.
 
-The names that the page calls placeholders (``my-model``, ``my-draft``, ``my-text``) are folders of the tests, so a
-command is run as it stands there. What would take long is made small by further options behind it (:data:`SMALLER`).
-A block for which nobody says how it is run fails.
+The names that the page calls placeholders (``my-model``, ``my-draft``, ``my-text``) are in the tests' folder, so a command is
+run as it stands there, made small by further words behind it (:data:`SMALLER`). One for which nobody says how it is run fails.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
-from transformers import PreTrainedTokenizerFast
 
 import specdec_lib
 from specdec_lib import cli, paths
 from specdec_lib.cli import main
 from specdec_lib.report import numbers
-from specdec_lib.report.build import params, plan, runner
-from tests.families import build, perturbed
+from specdec_lib.report.build import params, plan
+from tests.experiments.published_formats import write
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
 ROOT = paths.ROOT or Path()
@@ -46,12 +43,6 @@ SMALLER = {
     "find-heads": "--task gsm8k --prompts 2 --max-new-tokens 24 --device cpu",
 }
 
-#: The block that reads what a run of a chapter left.
-READS = "01_speculative_decoding/01.csv"
-
-#: Parameters of chapter 01 that make it small beside those of the profile ``smoke``.
-TINY = ["01.code_tasks=[]", "01.editing_tasks=[rename]", "01.max_new_tokens=24", "01.longest_draft=3"]
-
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Language and content of each fenced block, in order; directives are none."""
@@ -68,57 +59,37 @@ def every_command(page: Path) -> list[list[str]]:
     return [words for language, text in blocks(page) if language == "bash" for words in commands(text)]
 
 
-def expanded(words: list[str]) -> list[str]:
-    """What the shell makes of the patterns."""
-    return [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
-
-
 QUESTION = "Rename `{0}` to `amount`.\n\ndef add({0}, x):\n    {0} += x\n    return {0}"
 
 
-def fill(folder: Path) -> Path:
-    """Texts and prompts of one's own, for the commands that read some."""
-    (folder / "my-text").mkdir()
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A working folder with everything that the page calls a placeholder: the models are the pocket pair, named anew, since
+    no head would be found in a random model, which copies nothing."""
+    (tmp_path / "my-text").mkdir()
     for name in ("a", "b"):
-        (folder / "my-text" / f"{name}.txt").write_text(f"def {name}(x):\n    return x + x\n\n" * 40, encoding="utf-8")
-    (folder / "sets" / "gsm8k").mkdir(parents=True)
+        (tmp_path / "my-text" / f"{name}.txt").write_text(
+            f"def {name}(x):\n    return x + x\n\n" * 40, encoding="utf-8"
+        )
     words = ("total", "number", "left", "rows")
     lines = [json.dumps({"question": QUESTION.format(word), "answer": "#### 1"}) for word in words]
+    write(tmp_path / "sets/gsm8k/test.jsonl", "\n".join(lines))
     log = [json.dumps({"prompt": QUESTION.format(word), "answer": f"def add({word}, x):"}) for word in words]
-    (folder / "my-log.jsonl").write_text("\n".join(log) + "\n", encoding="utf-8")
-    for name in ("train", "test"):
-        (folder / "sets" / "gsm8k" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    """A working folder with everything that the page calls a placeholder: the models are the pocket pair, named anew.
-
-    A random model copies nothing, so that no head would be found in it.
-    """
-    folder = fill(tmp_path_factory.mktemp("own"))
+    write(tmp_path / "my-log.jsonl", "\n".join(log))
     for name, part in (("my-model", "target"), ("my-draft", "draft")):
-        shutil.copytree(paths.POCKET / part, folder / name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def strange(tmp_path_factory):
-    """The same with small random models."""
-    folder = fill(tmp_path_factory.mktemp("strange"))
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
-    target = build("llama", vocab_size=len(tokenizer), max_position_embeddings=2048, eos_token_id=0)
-    for name, model in (("my-model", target), ("my-draft", perturbed(target))):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return folder
+        shutil.copytree(paths.POCKET / part, tmp_path / name)
+    left_by_a_run = tmp_path / "book/notebooks/files/01_speculative_decoding/01.csv"
+    write(left_by_a_run, (numbers.COMMITTED / "01.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path / "sets"))
+    return tmp_path
 
 
 def run_specdec(words: list[str]) -> None:
     """Run a command of the library in this process, made small."""
+    found = [each for word in words for each in (sorted(glob.glob(word)) if "*" in word else [word])]
     name = " ".join(words[:2]) if words[0] == "datastore" else words[0]
-    assert main([*expanded(words), *SMALLER.get(name, "").split()]) == 0, words
+    assert main([*found, *SMALLER.get(name, "").split()]) == 0, words
 
 
 def trains_a_pair(words: list[str]) -> None:
@@ -140,17 +111,15 @@ def starts(words: list[str]) -> None:
         runpy.run_path(str(ROOT / words[1]), run_name="__main__")
 
 
-def papermill_words(words: list[str]) -> tuple[Path, dict[str, str]]:
-    """The notebook of a papermill command and its parameters, both checked."""
-    notebook = ROOT / next(word for word in words if word.endswith(".ipynb"))
-    declared = params.declared_parameters(notebook)
+def papermill_words(words: list[str]) -> None:
+    """The notebook of a papermill command has its parameters."""
+    declared = params.declared_parameters(ROOT / next(word for word in words if word.endswith(".ipynb")))
     given = {words[i + 1]: words[i + 2] for i, word in enumerate(words) if word == "-p"}
-    values = {name: params.parse_value(text, declared[name]) for name, text in given.items()}
-    return notebook, params.validate(values, declared)
+    params.validate({name: params.parse_value(text, declared[name]) for name, text in given.items()}, declared)
 
 
 def options(words: list[str]) -> dict:
-    """The options of a command, parsed and not run."""
+    """The options of a command, parsed and not run: the work is done by other tests, or by ``make book``."""
     return typer.main.get_command(cli.app).commands[words[0]].make_context(words[0], list(words[1:])).params
 
 
@@ -177,20 +146,13 @@ def makes(words: list[str]) -> None:
     assert done.returncode == 0 and done.stdout, done.stderr
 
 
-def parses(words: list[str]) -> None:
-    """The command and its options are known: the work is done by other tests, or by ``make book``."""
-    if words[0] in cli.READ_THEMSELVES:
-        import_module(f"specdec_lib.commands.{words[0]}").build_parser().parse_args(words[1:])
-    else:
-        options(words)
-
-
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
-    (r"python -m specdec_lib claims --save", lambda words: parses(words[3:])),  # it needs a run of all notebooks
-    (r"python -m specdec_lib recordings", lambda words: parses(words[3:])),
-    (r"python -m specdec_lib (book|check)", lambda words: parses(words[3:])),
+    (
+        r"python -m specdec_lib (book|check|claims)",
+        lambda words: options(words[3:]),
+    ),  # claims needs a run of all notebooks
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
     (r"python scripts/train_fixture.py", trains_a_pair),
     (r"python scripts/record_answers.py", starts),
@@ -201,23 +163,21 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
 ]
 
 
-def handler(words: list[str]) -> Callable[[list[str]], object]:
+def run_command(words: list[str]) -> None:
     text = " ".join(words)
     found = next((work for pattern, work in HANDLERS if re.match(pattern, text)), None)
     assert found, f"no test runs {text!r}: say in HANDLERS how"
-    return found
+    found(words)
 
 
-def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace, monkeypatch, capsys):
-    monkeypatch.chdir(workplace)
-    monkeypatch.setenv("SPECDEC_DATASETS", str(workplace / "sets"))
+def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace, capsys):
     scope: dict = {}
     for language, text in blocks(OWN):
-        if language == "python" and READS not in text:
+        if language == "python":
             exec(compile(text, f"{OWN.name}: {text.splitlines()[0]}", "exec"), scope)
         elif language == "bash":
             for words in commands(text):
-                handler(words)(words)
+                run_command(words)
     out = capsys.readouterr().out
     # The models of the test are in float32 on the CPU, where speculation changes nothing.
     assert scope["fast"].tokens == scope["plain"].tokens and "True" in out
@@ -225,38 +185,8 @@ def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace,
     assert {"my-store", "my-answers", "my-head.safetensors", "my-heads.json"} <= {p.name for p in workplace.iterdir()}
 
 
-def test_every_command_of_the_page_on_running_again_is_understood(workplace, monkeypatch, capsys):
-    monkeypatch.chdir(workplace)
-    monkeypatch.setenv("SPECDEC_DATASETS", str(workplace / "sets"))
+def test_every_command_of_the_page_on_running_again_is_understood(workplace):
     found = every_command(AGAIN)
     assert len(found) > 20 and not [text for language, text in blocks(AGAIN) if language == "python"]
     for words in found:
-        handler(words)(words)
-
-
-@pytest.mark.slow
-@pytest.mark.notebooks
-def test_the_chapter_runs_with_a_model_of_ones_own_and_its_results_are_read(strange, monkeypatch, capsys):
-    """Slow: a kernel is started and a whole notebook executed, twice."""
-    monkeypatch.chdir(strange)
-    (words,) = [words for words in every_command(OWN) if words[:4] == ["python", "-m", "specdec_lib", "run"]]
-    asked = options(words[3:])
-    own = [re.sub("=(?=my-)", f"={strange}/", word) for word in asked["parameter"]]
-    folder = strange / "book" / "notebooks"
-    words = [*own, *TINY, "01.device=cpu"]
-    failures = runner.run("smoke", asked["only"], words, output=folder, kept=strange / "failed")
-    assert not failures, failures[0].message
-    (block,) = [text for language, text in blocks(OWN) if READS in text]
-    scope: dict = {}
-    exec(compile(block, OWN.name, "exec"), scope)
-    assert scope["numbers"].value["lossless_unexplained"] == 0
-
-    import papermill
-
-    (words,) = [words for words in every_command(OWN) if words[0] == "papermill"]
-    notebook, given = papermill_words(words)
-    given = {name: str(strange / value) for name, value in given.items()}
-    small = plan.make_plan("smoke", ["01"], TINY)[0].given
-    output = strange / words[2]
-    papermill.execute_notebook(str(notebook), str(output), {**small, **given}, cwd=str(strange), progress_bar=False)
-    assert numbers.read(strange / "01.csv")["lossless_unexplained"].value == 0
+        run_command(words)

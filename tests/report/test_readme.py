@@ -30,11 +30,6 @@ def test_python_of_the_readme_runs_in_order(model, capsys):
     assert new == scope["plain"].tokens[: len(new)]
 
 
-def test_the_readme_is_read_in_a_minute():
-    text = (paths.root() / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 800
-
-
 def test_a_marked_number_is_renewed_and_nothing_else():
     tables = {"04": {"a": Number(1.25, 1.0, 1.5), "n": Number(1234)}}
     text = "One 1.2 and <!--04/a:.1f-->9<!----> of <!--04/n:,d--><!----> or <!--04/n-->x<!---->."

@@ -82,23 +82,3 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
     facts = visit(page, (HTML / "intro.html").as_uri())
     assert facts["errors"] == [] and facts["title"]
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
-
-
-def test_the_faults_are_found_where_there_are_some(page, tmp_path):
-    (tmp_path / "other.html").write_text("<p id='here'></p>")
-    (tmp_path / "index.html").write_text(
-        """<!doctype html><title>t</title><body><article>
-        <a href="other.html#here">good</a><a href="other.html#there">x</a><a href="missing.html">x</a>
-        <span class="math">\\(x\\)</span><p>rate {glue:text}`rate:.2f` and <code>{glue:text}`a`</code></p>
-        <img src="missing.svg"><div style="width:900px">wide</div>
-        <script>console.error("trouble"); undefined_function()</script></article>"""
-    )
-    with served(tmp_path) as site:
-        found = faults(page, site, tmp_path, "index.html")
-        assert found["links"] == [f"{site}/missing.html", f"{site}/other.html#there"]
-    for word in ("trouble", "undefined_function", "missing.svg"):
-        assert any(word in error for error in found["errors"])
-    assert found["unrendered"] == ["\\(x\\)"] and len(found["left over"]) == 2, (
-        "the formula and the key outside of code"
-    )
-    assert found["images"] and found["without_alt"] and found["wider than a phone"]

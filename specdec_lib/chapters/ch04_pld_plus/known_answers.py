@@ -48,8 +48,8 @@ PUBLISHED: dict[str, str] = {
 }
 
 
-def _edits(task: str, **options: Any) -> Callable[[], list[Reply]]:
-    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task, **options) if p.reference]
+def _edits(task: str) -> Callable[[], list[Reply]]:
+    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task) if p.reference]
 
 
 def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
@@ -70,7 +70,7 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
     "AlpacaEval, Vicuna-7B v1.3": lambda: alpaca_eval_replies("vicuna-7b-v1.3"),
     "AlpacaEval, Llama-2-7B-chat": lambda: alpaca_eval_replies("llama-2-7b-chat-hf"),
     "Spec-Bench summaries, human": _edits("spec-bench/summarization"),
-    "XATU, human": _edits("xatu", style="pld+"),
+    "XATU, human": _edits("xatu"),
     "JFLEG, human": _edits("jfleg"),
     "ArgRewrite, human": _edits("argrewrite"),
     "EditEval, human": _edits("editeval"),
@@ -121,13 +121,10 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Replay the rules on at most ``count`` answers of a set, each up to the context of the model that reads it.
 
-    Yields
-    ------
-    dict
-        An answer: ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
-        ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of
-        them with a draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the
-        best occurrence in hindsight, each at 10 and at 70 draft tokens.
+    Yields by answer ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
+    ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of them with a
+    draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the best occurrence in
+    hindsight, each at 10 and at 70 draft tokens.
     """
     replies = spread_out(sets[name](), count)
     asked = {reply.questions or reply.id: None for reply in replies}
@@ -166,6 +163,6 @@ def prompt_words() -> Iterator[dict[str, Any]]:
     """Mean words in the user's turns of the paper's five sets (its Table 9)."""
     for task, name in PUBLISHED.items():
         whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
-        prompts = load_task(whole, **({"style": "pld+"} if whole in ("xatu", "codeeditorbench") else {}))
+        prompts = load_task(whole)
         words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
         yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}

@@ -36,23 +36,13 @@ from specdec_lib.models.draft_vocabulary import DraftVocabulary, draft_vocabular
 class DraftPass:
     """What the draft model says along one recorded output of n tokens.
 
-    Entry ``k`` of an array of length n + 1 is about the token that the draft model chooses, or draws, after the prompt
-    and ``k`` tokens. A branch begins with such a token where it is not the recorded one, or after the last
-    one, and goes on greedily, or sampled as the output is.
-
-    Attributes
-    ----------
-    longest : float
-        Positions the draft model serves.
-    miss, branch : int array, shape (n + 1,)
-        The next place, from ``k`` on, where a branch begins; index of the branch that begins at ``k``, -1 where none does.
-    confidence, entropy : float array, shape (n + 1,)
-        Of the first token, and of the distribution it comes from (nats): at temperature 1 where decoding is greedy.
-    acceptance : float array, shape (n,)
-        Probability that the target accepts the first token, min(1, p / q); 0 or 1 where decoding is greedy.
-    states : float tensor, shape (n, d)
-        State at each recorded token; ``branch_states`` has shape (branches, depth - 1, d).
-    branch_confidence, branch_entropy : float array, shape (branches, depth)
+    Entry ``k`` of an array of length n + 1 is about the token that the draft model chooses, or draws, after the prompt and
+    ``k`` tokens. A branch begins with such a token where it is not the recorded one, or after the last one, and goes on
+    greedily, or sampled as the output is. ``miss`` is the next place, from ``k`` on, where a branch begins, ``branch`` the
+    index of the one that begins at ``k``, -1 where none does. ``confidence`` is the probability of the first token, ``entropy``
+    (nats) that of the distribution it comes from: at temperature 1 where decoding is greedy. ``acceptance``, of length n, is
+    min(1, p / q), the probability that the target accepts the first token; 0 or 1 where decoding is greedy. ``states`` (n, d)
+    are those at each recorded token, ``branch_states`` (branches, depth - 1, d). The draft model serves ``longest`` positions.
     """
 
     trace: Trace
@@ -96,16 +86,8 @@ def drafted_given(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens Y of the draft model given X, those that the target emits at the same places, and min(1, p(Y) / q(Y)).
 
-    Parameters
-    ----------
-    p, q : float64 tensor, shape (n, vocabulary)
-        Distributions of the target and of the draft model.
-    tokens : int64 tensor, shape (n,)
-        X, drawn from ``p``; Y is distributed as ``q`` and equal to X with probability min(p, q).
-    sampling : Sampling
-        Bound to its prompt.
-    first : int
-        Position of the first token.
+    ``p`` and ``q``, float64 of shape (n, vocabulary), are the laws of target and draft model, ``tokens`` X, and ``first`` the
+    position of its first. Y is distributed as ``q`` and equal to X with probability min(p, q).
     """
     accept, residual = (
         [sampling.uniform(first + i, stream) for i in range(len(tokens))] for stream in (ACCEPT, RESIDUAL)

@@ -33,14 +33,9 @@ def shipped(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[Accep
 
 
 def met(passes: Sequence[DraftPass], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
-    """The drafted tokens that decoding meets, one a row.
-
-    Returns
-    -------
-    DataFrame
-        ``output`` (its place), ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft
-        model, and by head the predicted acceptance, without the weight that the loss gives to refusals.
-    """
+    """The drafted tokens that decoding meets, one a row: ``output`` (its place), ``accepted`` (probability, 0 or 1 where
+    decoding is greedy), ``confidence`` of the draft model, and by head the predicted acceptance, without the loss's weight of
+    refusals."""
     parts = []
     for place, found in enumerate(passed.examples() for passed in passes):
         own = {"output": place, "accepted": found.acceptance.double(), "confidence": found.confidence.double()}
@@ -61,12 +56,8 @@ def head_cost(
 ) -> dict[str, Any]:
     """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
 
-    Returns
-    -------
-    dict
-        ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. The device's
-        own time on a GPU. ``share``: capture and head over a step of the draft model, from the medians of each repeat,
-        with its interval over the repeats.
+    ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. ``share``: capture and
+    head over a step of the draft model, from the medians of each repeat, with its interval over the repeats.
     """
     last = decoder_config(draft).num_hidden_layers
     score = head.scorer(draft.device)

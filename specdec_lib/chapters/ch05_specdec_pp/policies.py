@@ -90,14 +90,11 @@ class Output(NamedTuple):
 
 
 def play_all(outputs: Sequence[Output], policies: Sequence[Policy], longest: int = 20) -> pd.DataFrame:
-    """Counts of every output under every policy, on all cores.
+    """Counts of every output under every policy, on all cores; a row a policy and output, in this order.
 
-    Returns
-    -------
-    DataFrame
-        A row a policy and output, in this order: ``task`` (the set), ``prompt``, ``turn``, ``seed``; ``tuning``, whether
-        settings are chosen on its prompt (every second one of its set); ``family``, ``method`` (family and setting);
-        ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``, ``discarded``, ``draft_passes``; ``outputs``, 1.
+    ``task`` (the set), ``prompt``, ``turn``, ``seed``; ``tuning``, whether settings are chosen on its prompt (every second one
+    of its set); ``family``, ``method`` (family and setting); ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``,
+    ``discarded``, ``draft_passes``; ``outputs``, 1.
     """
     prompts: dict[str, dict[str, int]] = {}
     for one in outputs:
@@ -145,14 +142,7 @@ def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.
 class Contest:
     """Policies at all settings on the same outputs; heads are chosen with their first training seed and compared with all.
 
-    Parameters
-    ----------
-    outputs : sequence of Output
-    policies : sequence of Policy
-    times : (float, float, float)
-        Seconds of a pass that the ``speed`` in ``plays`` is for, as :func:`timed` takes them.
-    plays : DataFrame, optional
-        Of :func:`play_all`, if it is known.
+    The ``speed`` in ``plays`` is for the seconds ``times`` of a pass, as :func:`timed` takes them.
     """
 
     def __init__(

@@ -81,21 +81,10 @@ def pass_ms(
     runtime: str = "eager",
     few: int = FEW,
 ) -> dict[int, float]:
-    r"""Milliseconds of a pass of a shape by width, from a model with ``few`` of its layers.
+    r"""Milliseconds of a pass of one of :data:`SHAPES` by width, from a model with ``few`` of its layers, or all it has.
 
-    All layers do the same work, so with :math:`t_f` measured for :math:`f` layers and :math:`t_o` for the output layer alone
-    a model of :math:`L` layers takes :math:`(t_f - t_o) L / f + t_o`.
-
-    Parameters
-    ----------
-    name : str
-        Of :data:`SHAPES`.
-    dtype, device
-        Of the weights.
-    context, repeats, widths, runtime
-        As for :func:`specdec_lib.experiments.pass_costs.step_samples`.
-    few : int
-        A shape with no more layers is measured whole.
+    All layers do the same work, so with :math:`t_f` measured for :math:`f` layers and :math:`t_o` for the output layer alone a
+    model of :math:`L` layers takes :math:`(t_f - t_o) L / f + t_o`.
     """
     shape = shape_of(name)
     model = random_model(shape, min(few, shape.layers), dtype, device)

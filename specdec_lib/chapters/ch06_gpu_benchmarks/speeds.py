@@ -54,17 +54,11 @@ def timed(
     The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the first
     answer before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
-    Returns
-    -------
-    recordings : list of Recording
-        Plain runs, which give the prompts and the lossless outputs.
-    runs : dict
-        By method of ours: one run a recording, of the last repeat.
-    rows : list of dict
-        One an output and method, summed over repeats: ``task, prompt, turn, seed, method``; ``written`` tokens and
-        ``seconds`` of the whole call; ``equal``, whether every output is that of plain decoding. For ours also ``tokens``
-        after the prefill, ``passes``, ``drafted``, the parts of a step's time (:data:`~specdec_lib.decoding.results.PARTS`)
-        and ``decoding_seconds``, their sum; 0 for transformers'.
+    Returns the recordings of plain runs, which give the prompts and the lossless outputs; by method of ours the runs of the
+    last repeat; and rows, one an output and method, summed over repeats: ``task, prompt, turn, seed, method``; ``written``
+    tokens and ``seconds`` of the whole call; ``equal``, whether every output is that of plain decoding. For ours also
+    ``tokens`` after the prefill, ``passes``, ``drafted``, the parts of a step's time
+    (:data:`~specdec_lib.decoding.results.PARTS`) and ``decoding_seconds``, their sum.
     """
     runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
     if runtime is None:
@@ -198,19 +192,11 @@ def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
 def measured_prices(
     widths: Mapping[int, float], rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Runs]
 ) -> PassPrices:
-    """What a step costs here, in the one-token passes of plain decoding.
+    """What a step costs here, in the one-token passes of plain decoding, from prices of widths, rows of :func:`timed`, and
+    replays.
 
     The loop's own work is that of plain decoding. A proposal costs the median of its times, by the step or by the drafted token
     as the method's row says: a first proposal may compile something.
-
-    Parameters
-    ----------
-    widths : mapping
-        Price of a pass by its width.
-    rows : sequence of mapping
-        Of :func:`timed`.
-    runs : mapping
-        By method, runs whose proposals were timed, replays say.
     """
     plain = [row for row in rows if row["method"] == PLAIN]
     passes = sum(row["passes"] for row in plain)
@@ -255,12 +241,6 @@ def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:
 
     :math:`\sum_s r(w_s) + h + d_s`: the price of the pass by its width, the loop's own work, and the proposal. A variant
     ``"name, variant"`` drafts at the price of its method.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        Of :func:`specdec_lib.experiments.results.table`.
-    prices : PassPrices
     """
 
     def price(row: Any) -> float:

@@ -26,13 +26,7 @@ def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged
 
 
 def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
-    """Weights for the sources, fitted to recorded answers.
-
-    Raises
-    ------
-    ValueError
-        If there are no answers, or no source proposed anything.
-    """
+    """Weights for the sources, fitted to recorded answers; ValueError if there are none, or no source proposed anything."""
     observed = judged_on(traces, sources)
     return TreeProbabilities.unfitted(list(sources)).fitted(observed, fitted_on)
 

@@ -32,14 +32,9 @@ def highest_score(matches: Mapping[str, int], drafts: Mapping[str, DraftTree]) -
 
 
 class Selection(Drafter):
-    """Send the draft of one source at each step, which a rule chooses.
+    """Send the draft of one source at each step: ``rule`` chooses from the matches and the drafts by name.
 
-    Parameters
-    ----------
-    sources : mapping of str to Drafter
-        The last is what is left where the others have nothing good enough.
-    rule : callable
-        From the matches and the drafts by name to a name.
+    The last source is what is left where the others have nothing good enough.
     """
 
     def __init__(self, sources: Mapping[str, Drafter], rule: Callable[[Mapping, Mapping], str]):

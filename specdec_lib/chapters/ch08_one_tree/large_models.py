@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -18,11 +18,9 @@ from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments.diagnosis import Answer, copied_tokens, recorded
-from specdec_lib.experiments.metrics import counts
+from specdec_lib.experiments.diagnosis import Answer, recorded
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
-from specdec_lib.experiments.statistics import Counts, pooled_rate
 
 SUFFIX = "SuffixDecoding"
 #: By name of the table: what gives the answers.
@@ -66,46 +64,11 @@ def spread(replies: Sequence[Reply], count: int) -> list[Answer]:
     return [Answer(reply.prompt, reply.text) for reply in written[:: max(1, len(written) // count)][:count]]
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """What was replayed.
-
-    Attributes
-    ----------
-    ladders : mapping of str to Ladder
-        By set.
-    absent : tuple of str
-        Sets that are not on this machine.
-    """
+class Replayed(NamedTuple):
+    """Ladders by set, and the sets that are not on this machine."""
 
     ladders: Mapping[str, Ladder]
     absent: tuple[str, ...]
-
-    def rows(self, prices: Sequence[PassPrices]) -> list[dict]:
-        """By set, prices and rung: its size, tokens per pass, speed-up, share of the hindsight bound, and one tree over it."""
-        found = []
-        for name, ladder in self.ladders.items():
-            traces = [recording.trace for recording in ladder.recordings]
-            lengths = [len(trace.tokens) for trace in traces]
-            copied = pooled_rate(Counts([copied_tokens(trace.prompt, trace.tokens) for trace in traces], lengths))
-            for each in prices:
-                for rung in RUNGS:
-                    size = ladder.best_size(rung, each)
-                    runs = ladder.measured[rung, size].runs
-                    found.append(
-                        {
-                            "set": name,
-                            "copied": copied,
-                            "prices": each.name,
-                            "method": rung,
-                            "size": size if isinstance(size, int) else None,
-                            "tokens_per_pass": pooled_rate(counts(runs, "tokens_per_forward")),
-                            "speedup": ladder.rate(rung, each),
-                            "share": ladder.share(rung, each),
-                            "ahead": None if rung == TREE else ladder.ratio(TREE, rung, each),
-                        }
-                    )
-        return found
 
 
 def replayed(
@@ -114,18 +77,7 @@ def replayed(
     drafters: Mapping[tuple[str, Size], Drafter],
     count: int,
 ) -> Replayed:
-    """Replay drafters on answers of each set.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    store : SuffixIndex
-        Of this tokenizer; the bound's sources read it.
-    drafters : mapping
-        Of :func:`rungs`.
-    count : int
-        Answers of each set.
-    """
+    """Replay drafters of :func:`rungs` on ``count`` answers of each set; the bound's sources read ``store``."""
     ladders, absent = {}, []
     for name, load in SETS.items():
         try:

@@ -98,15 +98,9 @@ class Measured(NamedTuple):
 
 @dataclass
 class Ladder:
-    """Every rung on the same recordings.
+    """Every rung on the same recordings: ``measured`` by rung and size.
 
-    Attributes
-    ----------
-    recordings : sequence of Recording
-    measured : dict
-        By rung and size.
-    longest : list of int array
-        Of each recording: the tokens that some source could have had accepted after each token.
+    ``longest`` has for each recording the tokens that some source could have had accepted after each token.
     """
 
     recordings: Sequence[Recording]
@@ -133,10 +127,6 @@ class Ladder:
     def best(self, rung: str, prices: PassPrices, task: str | None = None) -> Counts:
         """Tokens and price of a rung at its :meth:`best_size`."""
         return self._counts((rung, self.best_size(rung, prices, task)), prices, task)
-
-    def has(self, rung: str) -> bool:
-        """Whether the rung was measured."""
-        return any(name == rung for name, _ in self.measured)
 
     def rate(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
         """Tokens per price of a pass over one token: the speed-up over plain decoding."""
@@ -173,7 +163,6 @@ class Ladder:
                     "prices": prices.name,
                     "single": single,
                     "size": self.best_size(single, prices, task),
-                    "speed": self.rate(TREE, prices, task),
                     "ratio": self.ratio(TREE, single, prices, task),
                     "share_single": self.share(single, prices, task),
                     "share": self.share(TREE, prices, task),
@@ -252,16 +241,14 @@ def judged_on_each(
 
 
 def calibration(judged_by_set: Mapping[str, Judged], weights: Mapping[str, TreeProbabilities]) -> list[dict]:
-    """By set of judged nodes and source: how many nodes, the share that was emitted, and for each of the weights, by their
-    name, the expected calibration error."""
+    """By set of judged nodes and source, for each of the weights, by their name, the expected calibration error."""
     rows = []
     for name, judged in judged_by_set.items():
         of_each = {label: by_source(judged, own) for label, own in weights.items()}
-        for source, (_, hit) in next(iter(of_each.values())).items():
-            row = {"set": name, "source": source, "nodes": len(hit)}
-            row["emitted"] = float(hit.mean()) if len(hit) else float("nan")
+        for source in next(iter(of_each.values())):
+            row = {"set": name, "source": source}
             for label, found in of_each.items():
-                predicted = found[source][0]
+                predicted, hit = found[source]
                 row[label] = expected_calibration_error(predicted, hit) if len(hit) else float("nan")
             rows.append(row)
     return rows

@@ -13,6 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def _by_fields(
     def read(root: Root, subset: str | None = None, style: str | None = None) -> Iterator[Prompt]:
         for part in [subset] if subset else files:
             for row in read_jsonl(root.find(files[part])):
-                turn, meta = row.fill(turns[style]), {"subset": part} if part else {}
-                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer), meta)
+                turn = row.fill(turns[style])
+                yield Prompt(row.fill(id), root.task, (turn,), style != continued, row.fill(answer))
 
     return read
 
@@ -84,22 +85,26 @@ def _newlines(text: str) -> str:
 
 MT_BENCH = DataFile("mt_bench", "lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl", "Apache-2.0")
 SPEC_BENCH = DataFile("spec_bench", "hemingkx/Spec-Bench/data/spec_bench/question.jsonl", "Apache-2.0")
-MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 SPEC_BENCH_SUBSETS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+# The subset of each category: MT-Bench's are its own, and all are Spec-Bench's "mt_bench".
+_CATEGORIES = {
+    name: name for name in ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+}
+_PARTS = dict.fromkeys(_CATEGORIES, "mt_bench") | {name: name for name in SPEC_BENCH_SUBSETS[1:]}
 GSM8K = {
     split: DataFile("gsm8k", f"openai/grade-school-math/grade_school_math/data/{split}.jsonl", "MIT")
     for split in ("test", "train")
 }
 _PULL_REQUEST = "at commit 5e69c50c54048cd3b919c46d13bb2d92a62f4498 of a pull request"
 ALPACA = {
-    "alpaca_data": DataFile("alpaca", "tatsu-lab/stanford_alpaca/alpaca_data.json", "CC BY-NC 4.0", True),
+    "alpaca_data": DataFile("alpaca", "tatsu-lab/stanford_alpaca/alpaca_data.json", "CC BY-NC 4.0"),
     "alpaca_5000": DataFile(
-        "alpaca", "tatsu-lab/stanford_alpaca/data/alpaca_5000.json", "CC BY-NC 4.0", True, note=_PULL_REQUEST
+        "alpaca", "tatsu-lab/stanford_alpaca/data/alpaca_5000.json", "CC BY-NC 4.0", note=_PULL_REQUEST
     ),
-    "random_9k": DataFile("alpaca", "gpt4life/alpagasus/data/random/random_9k.json", "CC BY-NC 4.0", True),
+    "random_9k": DataFile("alpaca", "gpt4life/alpagasus/data/random/random_9k.json", "CC BY-NC 4.0"),
 }
 CODEALPACA = {
-    name: DataFile("codealpaca", f"sahil280114/codealpaca/data/{name}.json", "CC BY-NC 4.0", True)
+    name: DataFile("codealpaca", f"sahil280114/codealpaca/data/{name}.json", "CC BY-NC 4.0")
     for name in ("code_alpaca_20k", "code_alpaca_2k")
 }
 _INSTRUCTION = (
@@ -108,26 +113,11 @@ _INSTRUCTION = (
 _METAMATH = _INSTRUCTION + "### Instruction:\n{question}\n\n### Response: Let's think step by step."
 
 
-def mt_bench(root: Root, subset: str | None, style: str) -> Iterator[Prompt]:
-    """Yield the MT-Bench questions: both turns (REST, PLD+), or the first as DReSD's released ``evaluate.py`` asks it."""
-    for prompt in _questions(root, MT_BENCH, subset, {name: name for name in MT_BENCH_CATEGORIES}):
-        if style == "dresd":
-            turn, answer = f"Question: {prompt.text.strip()}\nAnswer:\n", next(iter(prompt.meta["references"]), None)
-            prompt = replace(prompt, turns=(turn,), chat=False, reference=answer or None)
-        yield prompt
+def _questions(file: DataFile, subsets: Mapping[str, str], root: Root, subset: str | None) -> Iterator[Prompt]:
+    """Yield the rows of a FastChat ``question.jsonl``, worded as there; ``subsets`` has the subset of each category.
 
-
-def spec_bench(root: Root, subset: str | None) -> Iterator[Prompt]:
-    """Yield the Spec-Bench questions, worded as in the file; the subset ``mt_bench`` is all of MT-Bench."""
-    parts = {name: "mt_bench" for name in MT_BENCH_CATEGORIES} | {name: name for name in SPEC_BENCH_SUBSETS[1:]}
-    yield from _questions(root, SPEC_BENCH, subset, parts)
-
-
-def _questions(root: Root, file: DataFile, subset: str | None, subsets: Mapping[str, str]) -> Iterator[Prompt]:
-    """Yield the rows of a FastChat ``question.jsonl``; ``subsets`` has the subset of each category.
-
-    ``meta["references"]`` has one text a turn (empty where a turn has none), or every acceptable answer where
-    a question of one turn has several; ``reference`` is that of the last turn, the first of several.
+    A reference has one text a turn (empty where a turn has none), or every acceptable answer where a question of one turn has
+    several; the prompt's is that of the last turn, the first of several.
     """
     for row in read_jsonl(root.find(file)):
         turns = row.texts("turns")
@@ -143,41 +133,40 @@ def _questions(root: Root, file: DataFile, subset: str | None, subsets: Mapping[
             raise row.bad(f"field 'reference' is {answers!r:.80}; expected texts")
         last = answers[-1 if len(turns) > 1 else 0] if answers else None
         number = row.typed("question_id", (int, str), "a number or a text")
-        meta = {"question_id": number, "category": category, "subset": subsets[category], "references": tuple(answers)}
         if subset in (None, subsets[category]):
-            yield Prompt(str(number), root.task, turns, reference=last or None, meta=meta)
+            yield Prompt(str(number), root.task, turns, reference=last or None)
 
 
-def gsm8k(root: Root, split: str, style: str) -> Iterator[Prompt]:
-    """Yield the GSM8K questions as SpecDec++'s released ``data/gen_dataset.py`` asks them, or alone."""
-    for number, row in enumerate(read_jsonl(root.find(GSM8K[split]))):
-        turn, answer = row.fill("{question}" if style == "question" else _METAMATH), row.text("answer")
+def gsm8k(root: Root) -> Iterator[Prompt]:
+    """Yield the GSM8K questions as SpecDec++'s released ``data/gen_dataset.py`` asks them."""
+    for number, row in enumerate(read_jsonl(root.find(GSM8K["test"]))):
+        turn, answer = row.fill(_METAMATH), row.text("answer")
         if "####" not in answer:
             raise row.bad("field 'answer' has no '####' before the final number")
-        yield Prompt(f"{split}-{number}", root.task, (turn,), reference=answer)
+        yield Prompt(f"test-{number}", root.task, (turn,), reference=answer)
 
 
-def alpaca(root: Root, source: str | None) -> Iterator[Prompt]:
+def alpaca(root: Root) -> Iterator[Prompt]:
     """Yield the Alpaca instructions, as SpecDec++'s released ``data/gen_dataset.py`` asks them."""
-    yield from _instructions(root, ALPACA, source)
+    yield from _instructions(root, ALPACA)
 
 
-def codealpaca(root: Root, style: str, source: str | None) -> Iterator[Prompt]:
+def codealpaca(root: Root) -> Iterator[Prompt]:
     """Yield the Code Alpaca instructions.
 
     DReSD's released ``evaluate.py`` leaves the record's ``input`` out, even where the instruction speaks of it.
     """
-    for prompt in _instructions(root, CODEALPACA, source):
+    for prompt in _instructions(root, CODEALPACA):
         turn = f"Question: {prompt.meta['instruction'].strip()}\nAnswer:\n"
-        yield replace(prompt, turns=(turn,), chat=False) if style == "dresd" else prompt
+        yield replace(prompt, turns=(turn,), chat=False)
 
 
-def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None) -> Iterator[Prompt]:
-    """Yield the records of the file ``source``, or of the first that is there, which ``meta["source"]`` names."""
-    path = root.find(*([files[source]] if source else files.values()))
+def _instructions(root: Root, files: Mapping[str, DataFile]) -> Iterator[Prompt]:
+    """Yield the records of the first file that is there, which the ids name."""
+    path = root.find(*files.values())
     name = path.name.split(".")[0]
     for number, row in enumerate(read_records(path)):
-        meta, given = {"source": name, "instruction": row.text("instruction")}, row.text("input", empty=True)
+        meta, given = {"instruction": row.text("instruction")}, row.text("input", empty=True)
         turn = meta["instruction"] + (f"\nInput: {given}" if given.strip() else "")
         answer = row.text("output", empty=True) or None
         yield Prompt(f"{name}-{number}", root.task, (turn.strip(),), reference=answer, meta=meta)
@@ -185,7 +174,7 @@ def _instructions(root: Root, files: Mapping[str, DataFile], source: str | None)
 
 # ---- code ----------------------------------------------------------------------------------------------------
 
-HUMANEVAL = DataFile("humaneval", "openai/human-eval/data/HumanEval.jsonl.gz", "MIT", True)
+HUMANEVAL = DataFile("humaneval", "openai/human-eval/data/HumanEval.jsonl.gz", "MIT")
 _WIZARD = _INSTRUCTION + ("\n### Instruction:\nCreate a Python script for this problem:\n{prompt}\n\n### Response:")
 _OCTOPACK = "bigcode-project/octopack/evaluation"
 HUMANEVALPACK = {
@@ -194,15 +183,10 @@ HUMANEVALPACK = {
     )
     for language in ("python", "java", "cpp", "js", "go", "rust")
 }
-QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT", True)
-EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT", True)
-MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0", True)
-MBPP_SPLITS = {
-    "prompt": range(1, 11),
-    "test": range(11, 511),
-    "validation": range(511, 601),
-    "train": range(601, 975),
-}
+QUIXBUGS = DataFile("quixbugs", f"{_OCTOPACK}/other/QuixBugs/quixbugs_python.jsonl", "MIT")
+EDITEVAL = DataFile("editeval", "qishenghu/CodeInstruct/edit_eval/edit_eval.jsonl", "MIT")
+MBPP = DataFile("mbpp", "google-research/google-research/mbpp/mbpp.jsonl", "CC BY 4.0")
+MBPP_TEST = range(11, 511)
 EDIT_VERSIONS = ("plus", "primary", "samples")
 EDITS = {
     "debug": (
@@ -241,37 +225,25 @@ def editeval(root: Root) -> Iterator[Prompt]:
         yield Prompt(row.text("task_id"), root.task, (turn,), reference=row.text("output"))
 
 
-def mbpp(root: Root, split: str) -> Iterator[Prompt]:
-    """Yield the MBPP problems, worded as in the set's paper (Austin et al. 2021, section 4) but without examples and marks."""
+def mbpp(root: Root) -> Iterator[Prompt]:
+    """Yield MBPP's test problems, worded as in its paper (Austin et al. 2021, section 4) but without examples and marks."""
     start = "You are an expert Python programmer, and here is your task: {text:strip} Your code should pass these tests:\n\n"
     for row in read_jsonl(root.find(MBPP)):
         number = row.typed("task_id", int, "a whole number")
-        tests = row.texts("test_list")
-        part = next((name for name, ids in MBPP_SPLITS.items() if number in ids), None)
-        if part is None:
-            raise row.bad(f"field 'task_id' is {number}; expected 1 to 974")
-        if split in ("all", part):
-            turn = _newlines(row.fill(start) + "\n".join(tests))
+        turn = _newlines(row.fill(start) + "\n".join(row.texts("test_list")))
+        if number in MBPP_TEST:
             yield Prompt(str(number), root.task, (turn,), reference=_newlines(row.text("code")))
 
 
-def codeeditorbench(root: Root, subset: str | None, style: str, version: str | None) -> Iterator[Prompt]:
-    """Yield the code editing problems of CodeEditorBench, without worked examples, which show their own answers.
-
-    Without ``version`` the first file that is there is read, which ``meta["version"]`` names.
-    """
+def codeeditorbench(root: Root, subset: str | None) -> Iterator[Prompt]:
+    """Yield the code editing problems of CodeEditorBench, without worked examples, which show their own answers."""
     for kind in [subset] if subset else EDITS:
-        files = {_edit_file(kind, one): one for one in ([version] if version else EDIT_VERSIONS)}
-        path = root.find(*files)
-        found = next(one for file, one in files.items() if path.name.startswith(file.place.split("/")[-1]))
-        instruction = _edit_instruction(root, kind)
-        if style == "pld+":
-            instruction += ' Generate only the required code enclosed in "```"'
+        path = root.find(*(_edit_file(kind, version) for version in EDIT_VERSIONS))
+        instruction = _edit_instruction(root, kind) + ' Generate only the required code enclosed in "```"'
         for number, row in enumerate(read_jsonl(path), start=1):
             question, answer = _edit_question(kind, row)
             turn = f"### Instruction:\n{instruction}\n\n### Question:\n{question}\n\n### Answer:\n"
-            meta = {"subset": kind, "version": found}
-            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer, meta=meta)
+            yield Prompt(f"{kind}-{number}", root.task, (turn,), reference=answer)
 
 
 def _edit_file(kind: str, version: str) -> DataFile:
@@ -279,7 +251,7 @@ def _edit_file(kind: str, version: str) -> DataFile:
         origin = f"CodeEditorBench/CodeEditorBench/cluster/cluster_{kind}.jsonl"
         return DataFile("codeeditorbench/cluster", origin, "Apache-2.0")
     origin = f"m-a-p/CodeEditorBench/code_{kind}_{version}.jsonl"
-    return DataFile("codeeditorbench", origin, "Apache-2.0", True, "https://huggingface.co/datasets/")
+    return DataFile("codeeditorbench", origin, "Apache-2.0", "https://huggingface.co/datasets/")
 
 
 def _edit_instruction(root: Root, kind: str) -> str:
@@ -314,13 +286,7 @@ def _bare(code: str) -> str:
 # ---- text to edit, and sources to quote ----------------------------------------------------------------------
 
 _XATU_LICENCE = "CC BY-NC 4.0; each source set has its own"
-_BY_SCRIPT = "written by its scripts/setup.py, not part of it"
-XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE, True)
-XATU_BUILT = DataFile("xatu", "megagonlabs/xatu/data/xatu.jsonl", _XATU_LICENCE, True, note=_BY_SCRIPT)
-XATU_PROMPTS = [
-    DataFile("xatu/prompts", f"megagonlabs/xatu/prompts/{name}.txt", "BSD-3-Clause")
-    for name in ("text_editing", "text_editing_w_ref")
-]
+XATU = DataFile("xatu", "megagonlabs/xatu/data/xatu_release.jsonl", _XATU_LICENCE)
 XATU_SOURCES = ("asset", "jfleg", "defacto", "evidence", "factedit", "fruit", "stylePTB", "wikibias", "wnc")
 _PLD_PLUS = (
     "Below is an instruction that describes a task, along with an input text. "
@@ -329,7 +295,7 @@ _PLD_PLUS = (
     "# Instruction:\n{instruction}\n# Input:\n{input}\n{document}Response:"
 )
 ASSET = [
-    DataFile("asset", f"facebookresearch/asset/dataset/{name}", "CC BY-NC 4.0", True)
+    DataFile("asset", f"facebookresearch/asset/dataset/{name}", "CC BY-NC 4.0")
     for name in ("asset.test.orig", *(f"asset.test.simp.{k}" for k in range(10)))
 ]
 JFLEG = [
@@ -342,10 +308,7 @@ ARGREWRITE = {
     DataFile("argrewrite_v2", f"{_ARGREWRITE}/{where}", "CC BY 4.0 (the PLD+ paper says GNU GPL)"): suffix
     for where, suffix in (("essays/Draft1", ".txt"), ("essays/Draft2", ".txt"), ("meta-data/ExpertFeedback", ".docx"))
 }
-QUOTESUM = {
-    split: DataFile("quotesum", f"google-research-datasets/QuoteSum/v1/{split}.jsonl", "CC BY-SA 4.0")
-    for split in ("dev", "test", "train")
-}
+QUOTESUM = DataFile("quotesum", "google-research-datasets/QuoteSum/v1/dev.jsonl", "CC BY-SA 4.0")
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _QUOTE = re.compile(r"\[ (\d+) (.*?) \]")
 
@@ -353,20 +316,22 @@ Edit = tuple[str, tuple[str, ...], str]
 """What an edit of XATU is joined with: the input, every right answer, and the reference document or ``""``."""
 
 
-def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[Prompt]:
-    """Return the XATU edits whose texts are there; those of the source ``subset`` must be there.
+def xatu(root: Root, subset: str | None) -> list[Prompt]:
+    """Return the XATU edits whose texts are there, worded as in PLD+.
 
-    XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``. ASSET, JFLEG
-    and DeFacto are joined here. ``xatu.jsonl``, which the authors' ``scripts/setup.py`` writes, has all nine and is used
-    for every edit where it is there. How many edits were left out for lack of a text is logged as a warning and stands
-    in ``meta["left_out"]``.
+    XATU publishes instructions; the texts come from nine other sets by ``data_source`` and ``data_index``, of which ASSET,
+    JFLEG and DeFacto are joined here. How many edits were left out for lack of a text is logged as a warning.
     """
-    path = root.find(XATU_BUILT, XATU)
-    templates = [(file, read_text(file)) for file in map(root.find, XATU_PROMPTS)] if style == "released" else []
-    texts = {} if path.name.startswith("xatu.jsonl") else _xatu_texts(root, subset)
+    readers = {
+        "asset": partial(_parallel, root, ASSET),
+        "jfleg": partial(_parallel, root, JFLEG),
+        "defacto": partial(_defacto, root),
+    }
+    rows = list(read_jsonl(root.find(XATU)))
+    texts = {name: readers[name]() for name in ([subset] if subset else readers)}
     prompts: list[Prompt] = []
     left_out: Counter[str] = Counter()
-    for row in read_jsonl(path):
+    for row in rows:
         source = row.one_of("data_source", XATU_SOURCES)
         if subset not in (None, source):
             continue
@@ -375,37 +340,17 @@ def xatu(root: Root, subset: str | None, style: str, instruction: str) -> list[P
             left_out[source] += 1
             continue
         given, answers, document = edit
-        wanted = row.text(f"{instruction}_grained")
-        if style == "released":
-            turn = _fill(*templates[bool(document)], {"instruction": wanted, "input": given, "reference": document})
-        else:
-            shown = f"# Reference:\n{document}\n" if document else ""
-            turn = _PLD_PLUS.format(instruction=wanted, input=given, document=shown)
+        shown = f"# Reference:\n{document}\n" if document else ""
+        turn = _PLD_PLUS.format(instruction=row.text("fine_grained"), input=given, document=shown)
         meta = {"subset": source, "input": given, "document": document, "references": answers}
         meta["explanation"] = row.get("explanation")
         prompts.append(Prompt(f"{source}-{row['data_index']}", root.task, (turn,), reference=answers[0], meta=meta))
-    for prompt in prompts:
-        prompt.meta["left_out"] = dict(left_out)
     if left_out:
         each = ", ".join(f"{source} {count}" for source, count in sorted(left_out.items()))
         everything = left_out.total() + len(prompts)
         text = "%s: %d of %d edits are left out, because their texts are not there: %s"
         LOG.warning(text, root.task, left_out.total(), everything, each)
     return prompts
-
-
-def _xatu_texts(root: Root, subset: str | None) -> dict[str, list[Edit | None]]:
-    """Return per source the edit of every index; None where the source withholds it."""
-    readers = {
-        "asset": (ASSET[0], lambda: _parallel(root, ASSET)),
-        "jfleg": (JFLEG[0], lambda: _parallel(root, JFLEG)),
-        "defacto": (DEFACTO, lambda: _defacto(root)),
-    }
-    if subset is not None and subset not in readers:
-        raise root.missing([XATU_BUILT], f"but the texts of {subset!r} are read from that file only.")
-    return {
-        name: read() for name, (file, read) in readers.items() if name == subset or subset is None and root.has(file)
-    }
 
 
 def _parallel(root: Root, files: Sequence[DataFile]) -> list[Edit | None]:
@@ -434,10 +379,6 @@ def _defacto(root: Root) -> list[Edit | None]:
 
 def _xatu_join(row: Record, texts: dict[str, list[Edit | None]]) -> Edit | None:
     """Return what an edit is joined with, or None if its text is not there."""
-    if "input" in row:
-        answers = (row["output"],) if isinstance(row.get("output"), str) else row.texts("output")
-        document = row.get("reference") or ""
-        return row.text("input"), answers, "\n".join(document) if isinstance(document, list) else str(document)
     index, source = row.typed("data_index", int, "a whole number"), row["data_source"]
     if source not in texts:
         return None
@@ -446,24 +387,13 @@ def _xatu_join(row: Record, texts: dict[str, list[Edit | None]]) -> Edit | None:
     return texts[source][index]
 
 
-def _fill(path: Path, template: str, fields: dict[str, str]) -> str:
-    """Replace each ``{{name}}`` of a template."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in fields:
-            raise BadRecord(f"{path}: asks for {match[0]}; expected one of {', '.join(fields)}")
-        return fields[match[1]]
-
-    return re.sub(r"\{\{(\w+)\}\}", value, template)
-
-
 def jfleg(root: Root) -> Iterator[Prompt]:
     """Yield the JFLEG sentences that the first of their four corrections, the reference, changes, as XATU asks them."""
     for number, edit in enumerate(_parallel(root, JFLEG)):
         if edit is not None and edit[1][0] != edit[0]:
             given, answers, _ = edit
             turn = f"Correct the grammar error in the sentence.\n\n{given}"
-            yield Prompt(str(number), root.task, (turn,), reference=answers[0], meta={"references": answers})
+            yield Prompt(str(number), root.task, (turn,), reference=answers[0])
 
 
 def argrewrite(root: Root) -> Iterator[Prompt]:
@@ -485,7 +415,7 @@ def argrewrite(root: Root) -> Iterator[Prompt]:
                 raise BadRecord(f"{path}: is empty; expected a text")
         essay, revised, feedback = texts
         turn = f"Essay: {essay}\nFeedback: {feedback}\nRevise the essay using the expert feedback."
-        yield Prompt(str(number), root.task, (turn,), reference=revised, meta={"essay": essay, "feedback": feedback})
+        yield Prompt(str(number), root.task, (turn,), reference=revised)
 
 
 def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
@@ -513,19 +443,19 @@ def _letter(path: Path) -> str:
     return "\n".join(lines).removeprefix("Thank you for your participation in the study.").strip()
 
 
-def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
+def quotesum(root: Root, distinct: bool) -> Iterator[Prompt]:
     """Yield the QuoteSum questions with their sources; the reference is a person's answer without marks of quotation.
 
-    Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them, with every answer
-    in ``meta["references"]``. ``meta["quotes"]`` has the marked spans as (number of the source, text).
+    Several rows ask the same question and differ in the answer: ``distinct`` yields the first of them. ``meta["quotes"]`` has
+    the marked spans as (number of the source, text).
     """
-    questions: dict[str, Prompt] = {}
-    for row in read_jsonl(root.find(QUOTESUM[split])):
+    seen: set[str] = set()
+    for row in read_jsonl(root.find(QUOTESUM)):
         qid, summary = row.text("qid"), row.text("summary")
-        plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
-        if distinct and qid in questions:
-            questions[qid].meta["references"] += (plain,)
+        if distinct and qid in seen:
             continue
+        seen.add(qid)
+        plain = re.sub(r" (?=[.,;:!?](?:\s|$))", "", _QUOTE.sub(r"\2", summary)).strip()
         sources = tuple(
             (k, row.text(f"title{k}", empty=True), row.text(f"source{k}", empty=k > 1))
             for k in range(1, 9)
@@ -533,15 +463,10 @@ def quotesum(root: Root, split: str, distinct: bool) -> Iterator[Prompt]:
         )
         blocks = "\n\n".join(f"[{k}] {title}\n{text.strip()}" for k, title, text in sources)
         asked = "Answer the question from the sources below. Quote their words wherever you can."
-        quotes = tuple((int(k), text) for k, text in _QUOTE.findall(summary))
-        meta = {"quotes": quotes, "sources": sources, "references": (plain,)}
         turn = f"{asked}\n\n{blocks}\n\n" + row.fill("Question: {question:strip}")
+        meta = {"quotes": tuple((int(k), text) for k, text in _QUOTE.findall(summary)), "sources": sources}
         name = qid if distinct else row.text("unique_id")
-        questions[qid] = Prompt(name, root.task, (turn,), reference=plain, meta=meta)
-        if not distinct:
-            yield questions[qid]
-    if distinct:
-        yield from questions.values()
+        yield Prompt(name, root.task, (turn,), reference=plain, meta=meta)
 
 
 # HumanEvalPack, QuixBugs and EditEval are people's edits of code, for methods that copy: they stand for the part of PLD+'s
@@ -557,19 +482,15 @@ DATASETS = {
         _by_fields({None: HUMANEVAL}, "{task_id}", _COMPLETION, "{canonical_solution}", continued="rest"),
         {"style": ("rest", "specdec++")},
     ),
-    "mt-bench": DataSet(mt_bench, {"subset": (None, *MT_BENCH_CATEGORIES), "style": ("chat", "dresd")}),
-    "spec-bench": DataSet(spec_bench, {"subset": (None, *SPEC_BENCH_SUBSETS)}),
-    "gsm8k": DataSet(gsm8k, {"split": tuple(GSM8K), "style": ("specdec++", "question")}),
-    "alpaca": DataSet(alpaca, {"source": (None, *ALPACA)}),
-    "codealpaca": DataSet(codealpaca, {"style": ("dresd", "alpaca"), "source": (None, *CODEALPACA)}),
-    "codeeditorbench": DataSet(
-        codeeditorbench, {"subset": (None, *EDITS), "style": ("pld+", "released"), "version": (None, *EDIT_VERSIONS)}
-    ),
-    "xatu": DataSet(
-        xatu, {"subset": (None, *XATU_SOURCES), "style": ("released", "pld+"), "instruction": ("fine", "coarse")}
-    ),
+    "mt-bench": DataSet(partial(_questions, MT_BENCH, _CATEGORIES), {"subset": (None, *_CATEGORIES)}),
+    "spec-bench": DataSet(partial(_questions, SPEC_BENCH, _PARTS), {"subset": (None, *SPEC_BENCH_SUBSETS)}),
+    "gsm8k": DataSet(gsm8k),
+    "alpaca": DataSet(alpaca),
+    "codealpaca": DataSet(codealpaca),
+    "codeeditorbench": DataSet(codeeditorbench, {"subset": (None, *EDITS)}),
+    "xatu": DataSet(xatu, {"subset": (None, *XATU_SOURCES[:3])}),
     "argrewrite": DataSet(argrewrite),
-    "quotesum": DataSet(quotesum, {"split": tuple(QUOTESUM), "distinct": (False, True)}),
+    "quotesum": DataSet(quotesum, {"distinct": (False, True)}),
     "humanevalpack": DataSet(
         _by_fields(HUMANEVALPACK, "{task_id}", _BUG, "{declaration}{canonical_solution}"),
         {"subset": (None, *HUMANEVALPACK)},
@@ -577,6 +498,6 @@ DATASETS = {
     "quixbugs": DataSet(_by_fields({None: QUIXBUGS}, "{name}", _PROGRAM, "{solution}")),
     "editeval": DataSet(editeval),
     "jfleg": DataSet(jfleg),
-    "mbpp": DataSet(mbpp, {"split": ("all", *MBPP_SPLITS)}),
+    "mbpp": DataSet(mbpp),
 }
 """The real sets by task name."""

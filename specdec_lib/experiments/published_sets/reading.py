@@ -1,8 +1,7 @@
 """Find and read the files of a published data set, and say exactly what is wrong when that fails.
 
-A file is looked for in three places: in the data set's own folder (``gsm8k/test.jsonl``), in a clone of the repository that
-publishes it (``grade-school-math/grade_school_math/data/test.jsonl``), and at the root itself, if its name says which
-data set it is (``HumanEval.jsonl``) or the root is the data set's own folder. Each may be plain, ``.gz`` or ``.zip``.
+A file is looked for in the data set's own folder (``gsm8k/test.jsonl``) and in a clone of the repository that publishes it
+(``grade-school-math/grade_school_math/data/test.jsonl``). It may be plain, ``.gz`` or ``.zip``.
 """
 
 from __future__ import annotations
@@ -35,27 +34,15 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file or folder of a data set.
+    """A published file or folder of a data set: ``origin`` is ``owner/repository/path`` on ``host``.
 
-    Parameters
-    ----------
-    folder : str
-        The data set's own folder below the root, where the file lies under the name that it was published with.
-    origin : str
-        ``owner/repository/path`` on ``host``.
-    licence : str
-        What the publisher says about reuse.
-    distinct : bool
-        True: the name alone tells the data set, so that the file may lie at the root itself.
-    host : str
-    note : str
-        What else you must know to get the file.
+    It lies in ``folder`` below the root, under the name that it was published with. ``licence`` is what the publisher says about
+    reuse; ``note`` what else you must know to get the file.
     """
 
     folder: str
     origin: str
     licence: str
-    distinct: bool = False
     host: str = "https://github.com/"
     note: str = ""
 
@@ -66,12 +53,8 @@ class DataFile:
 
     def places(self, root: Path) -> list[Path]:
         """The paths where the file may lie, without what packing adds to its name."""
-        own, _, name = self.place.partition("/")
         _, repository, path = self.origin.removesuffix(".gz").split("/", 2)
-        candidates = [root / self.place, root / repository / path]
-        if self.distinct or root.name in (own, repository):
-            candidates += [root / name, root / path]
-        return list(dict.fromkeys(candidates))
+        return [root / self.place, root / repository / path]
 
     def find(self, root: Path) -> Path | None:
         """Return where the file lies, or None."""
@@ -99,10 +82,6 @@ class Root:
                 return path
         places = ", ".join(str(place.relative_to(folder)) for file in wanted for place in file.places(folder))
         raise self.missing(wanted, f"which is not in {folder}.\nLooked for there: {places}.")
-
-    def has(self, file: DataFile) -> bool:
-        """Whether ``file`` is there. Raises MissingData if there is no root to look in."""
-        return file.find(self._folder((file,))) is not None
 
     def missing(self, wanted: Sequence[DataFile], why: str) -> MissingData:
         """Return the error "task ... needs ...," ``why``, with where each of ``wanted`` is published and where to put it."""

@@ -62,17 +62,16 @@ CHAT_SETS = {
 class Reply:
     """A recorded output of a model.
 
-    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all
-    turns of its prompt, those after this one included; empty for code to complete. ``group`` is the category or source
-    of the prompt. Where they were recorded, ``tokens`` are the new tokens by the model's own tokenizer and ``steps``
-    the forward passes of the authors' run for this turn, and ``seconds`` its time.
+    ``prompt`` is what the model was given, earlier turns included, and ``text`` what it wrote. ``questions`` are all turns of
+    its prompt, those after this one included; empty for code to complete. Where they were recorded, ``tokens`` are the new
+    tokens by the model's own tokenizer and ``steps`` the forward passes of the authors' run for this turn, and ``seconds``
+    its time.
     """
 
     id: str
     model: str
     prompt: str
     text: str
-    group: str = ""
     questions: tuple[str, ...] = ()
     tokens: int | None = None
     steps: int | None = None
@@ -98,7 +97,7 @@ def mt_bench_replies(root: Folder = None, run: str = "REST") -> list[Reply]:
         number = _question(record)
         if number not in questions:
             continue
-        asked, answer, group = questions[number], _first_choice(record), record.text("category")
+        asked, answer = questions[number], _first_choice(record)
         texts, tokens, last_steps, seconds = (
             answer.texts(name, len(asked), kind)
             for name, kind in (("turns", str), ("new_tokens", int), ("idxs", int), ("wall_time", float))
@@ -107,7 +106,7 @@ def mt_bench_replies(root: Folder = None, run: str = "REST") -> list[Reply]:
         for turn, (question, text) in enumerate(turns):
             prompt, steps = _vicuna(turns[:turn], question), last_steps[turn] + 1  # the file has the last step's index
             counted = tokens[turn], steps, seconds[turn]
-            replies.append(Reply(f"{number}-{turn}", "vicuna-7b-v1.5", prompt, text, group, asked, *counted))
+            replies.append(Reply(f"{number}-{turn}", "vicuna-7b-v1.5", prompt, text, asked, *counted))
     return replies
 
 
@@ -129,8 +128,8 @@ def alpaca_eval_replies(model: str, root: Folder = None) -> list[Reply]:
     file = DataFile(f"alpaca_eval/{model}", origin, "CC BY-NC 4.0, and that of the model")
     replies = []
     for row in read_records(Root("alpaca_eval replies", root).find(file)):
-        asked, text, source = row.text("instruction"), row.text("output", True), row.text("dataset", True)
-        replies.append(Reply(asked, model, _vicuna([], asked), text, source, (asked,)))
+        asked, text = row.text("instruction"), row.text("output", True)
+        replies.append(Reply(asked, model, _vicuna([], asked), text, (asked,)))
     return replies
 
 
@@ -172,7 +171,7 @@ def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[
             of = Record(result, record.where)
             if way in ("all", of.text("sampling_config")):
                 texts = of.texts("outputs")[: None if way == "all" else 1]
-                replies += [Reply(f"oasst-{number}", model, _vicuna([], asked), text, way, (asked,)) for text in texts]
+                replies += [Reply(f"oasst-{number}", model, _vicuna([], asked), text, (asked,)) for text in texts]
     return [reply for reply in replies if reply.text.strip()]
 
 
@@ -195,4 +194,4 @@ def chat_texts(name: str, root: Folder = None) -> Iterator[Reply]:
     file, question, answer = CHAT_SETS[name]
     for record in read_records(Root(f"{name} texts", root).find(file)):
         asked = record.text(question, True)
-        yield Reply(name, name, _vicuna([], asked), record.text(answer, True), name, (asked,))
+        yield Reply(name, name, _vicuna([], asked), record.text(answer, True), (asked,))

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,6 @@ from specdec_lib.report.build.runner import METADATA
 
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
-
-
-class BookError(UsageError):
-    """The book cannot be built from what is there."""
 
 
 def toc_files(toc: Path) -> list[str]:
@@ -50,7 +45,7 @@ def executed_profiles(book: Path) -> dict[str, str]:
     names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
     missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
     if missing:
-        raise BookError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
+        raise UsageError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
     profiles = {}
     for name in names:
         content = nbformat.read(str(book / "notebooks" / f"{name}.ipynb"), as_version=4)
@@ -58,26 +53,17 @@ def executed_profiles(book: Path) -> dict[str, str]:
     return profiles
 
 
-def draw_pictures(folder: Path) -> bool:
-    """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``, unless the same library and
-    examples drew those there.
-    """
+def draw_pictures(folder: Path) -> None:
+    """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
     from specdec_lib.report import plots
     from specdec_lib.report.display import choices, method_examples, method_pictures
 
-    key = f"{files.tree_digest(paths.PACKAGE)} {files.tree_digest(method_examples.FOLDER)}\n"
-    stamp = folder / "drawn-by"
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
-        return False
     folder.mkdir(parents=True, exist_ok=True)
-    stamp.unlink(missing_ok=True)
     plots.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
         files.write_atomic(folder / f"{page}.html", method_examples.read(page)[1].to_html())
     files.write_atomic(folder / "which-method.html", choices.figure())
-    files.write_atomic(stamp, key)
-    return True
 
 
 #: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.
@@ -96,7 +82,7 @@ main()
 
 
 def render(root: Path) -> Path:
-    """Render the pages; returns the first one. BookError if a notebook is not executed, or jupyter-book warned or failed."""
+    """Render the pages; returns the first one. UsageError if a notebook is not executed, or jupyter-book warned or failed."""
     executed_profiles(root / "book")
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
@@ -116,33 +102,20 @@ def render(root: Path) -> Path:
             check=False,
         )
     if done.returncode:
-        raise BookError(f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}")
+        raise UsageError(
+            f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
+        )
     return root / "_build" / "html" / "intro.html"
 
 
-def pages_key(root: Path) -> str:
-    """A checksum over what the pages are made from: prose, executed notebooks, library, data and programs' versions."""
-    parts = [files.tree_digest(root / "book", skip=("pictures", GENERATED))]
-    parts += [files.tree_digest(root / "specdec_lib")]
-    parts += [files.tree_digest(root / "data"), files.tree_digest(root / "notebooks")]
-    parts += [files.sha256(root / name) for name in ("_config.yml", "pyproject.toml") if (root / name).is_file()]
-    return " ".join([*parts, *(f"{name} {metadata.version(name)}" for name in ("jupyter-book", "sphinx", "myst-nb"))])
-
-
 def build(root: Path | None = None) -> Path:
-    """Render the book of a repository, unless it was rendered from the same before; returns its first page."""
+    """Render the book of a repository; returns its first page."""
     root = root or paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:
         print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
     start = time.perf_counter()
-    page, stamp, key = root / "_build" / "html" / "intro.html", root / "_build" / "html-made-from", pages_key(root)
-    if page.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
-        print(f"The book is as it was built before. Open {page.as_uri()}")
-        return page
-    stamp.unlink(missing_ok=True)
     page = render(root)
-    files.write_atomic(stamp, key)
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
     return page
 

@@ -59,7 +59,7 @@ def canonical(content: dict[str, Any]) -> str:
 def _check_parameters(content: nbformat.NotebookNode) -> list[str]:
     try:
         declared = params.declared_parameters(content)
-    except (params.ParameterError, SyntaxError) as error:
+    except (params.UsageError, SyntaxError) as error:
         return [str(error)]
     faults = [f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help]
     if "profile" not in declared or declared["profile"].annotation != "str":

@@ -24,8 +24,8 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 import specdec_lib
 from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import ClaimError
+from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
-from specdec_lib.report.build.method_tables import method_lines
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.claims.published_tables import published_rows, published_text
 from specdec_lib.report.display.seconds_chart import tokens_per_second
@@ -73,13 +73,7 @@ class Num(SphinxRole):
 
 
 def contradicted(argument: str, frame: pd.DataFrame) -> list[tuple[str, list[str], str]]:
-    """Of ``claim: verdict or verdict; claim: verdict`` the claims with another verdict: id, presumed verdicts, verdict.
-
-    Raises
-    ------
-    ClaimError
-        There is no such claim or no such verdict.
-    """
+    """Of ``claim: verdict or verdict; claim: verdict`` the claims with another verdict: id, presumed verdicts, verdict."""
     found = dict(zip(frame.id, frame.verdict, strict=True))
     made = []
     for part in argument.split(";"):
@@ -120,6 +114,18 @@ class HoldsIf(SphinxDirective):
             boxes.append(nodes.admonition("", nodes.title("", "This run does not show it"), said))
             boxes[-1]["classes"] = ["warning", "holds-if"]
         return [*holder.children, *boxes]
+
+
+_EXACT = {"exact": "that of plain decoding", "in distribution": "of the same distribution", "lossy": "another"}
+
+
+def method_lines() -> list[str]:
+    """Lines of a list table: every method with its page, what it drafts, and what it keeps of the text."""
+    lines = ["* - Method", "  - What it drafts", "  - Sampled output", "  - Paper"]
+    for name, row in METHODS.items():
+        lines += [f"* - [{name}](/methods/{row.page}.md)", f"  - {row.about}"]
+        lines += [f"  - {_EXACT[row.exact]}", f"  - {{cite:t}}`{row.paper}`"]
+    return lines
 
 
 class Methods(SphinxDirective):

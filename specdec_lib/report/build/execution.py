@@ -16,22 +16,10 @@ PROGRESS, ERROR = "progress", "error"
 
 
 class Work(NamedTuple):
-    """A notebook with what its process needs.
+    """A notebook with what its process needs: the ``source``, the executed ``copy``, and its parameters ``given``.
 
-    Attributes
-    ----------
-    source, copy : Path
-        The notebook, and the executed copy.
-    given : dict
-        Its parameters.
-    folder : Path
-        Of the process: :data:`PROGRESS` and :data:`ERROR` are written there.
-    root : Path
-        Where the kernel works.
-    variables : dict
-        Of the kernel's environment; None removes one.
-    parent : int
-        The process of the run.
+    :data:`PROGRESS` and :data:`ERROR` are written in ``folder``. The kernel works in ``root`` with these environment variables;
+    None removes one. ``parent`` is the process of the run.
     """
 
     source: Path

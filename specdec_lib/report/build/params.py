@@ -31,10 +31,6 @@ class UsageError(ValueError):
     """What was asked for cannot be done; the message says what to ask for instead."""
 
 
-class ParameterError(UsageError):
-    """A parameter is unknown, of the wrong type, or badly declared."""
-
-
 @dataclass(frozen=True)
 class Parameter:
     """One declared parameter: its type as written, and the comment on its line or on the one above it."""
@@ -59,7 +55,7 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
     declared: dict[str, Parameter] = {}
     for node in ast.parse(source).body:
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None):
-            raise ParameterError(
+            raise UsageError(
                 f"line {node.lineno} of the parameters cell is {ast.unparse(node)!r}: "
                 "write 'name: type = value  # what it is'"
             )
@@ -68,12 +64,12 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
             default = ast.literal_eval(node.value)
         except ValueError:
             text = ast.unparse(node.value)
-            raise ParameterError(f"parameter {name!r}: its default must be a literal, not {text!r}") from None
+            raise UsageError(f"parameter {name!r}: its default must be a literal, not {text!r}") from None
         above = comments.get(node.lineno - 1, ("", False))
         text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
         declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
         if not declared[name].accepts(default):
-            raise ParameterError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
+            raise UsageError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
     return declared
 
 
@@ -91,7 +87,7 @@ def declared_parameters(notebook: str | Path | Mapping[str, Any]) -> dict[str, P
         if cell["cell_type"] == "code" and "parameters" in cell.get("metadata", {}).get("tags", [])
     ]
     if len(cells) != 1:
-        raise ParameterError(f"{name} has {len(cells)} cells tagged 'parameters'; exactly one is expected")
+        raise UsageError(f"{name} has {len(cells)} cells tagged 'parameters'; exactly one is expected")
     return parse_declarations(cells[0])
 
 
@@ -115,7 +111,7 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
                 f"{declared[name].annotation} is expected, for example {declared[name].default!r}"
             )
     if faults:
-        raise ParameterError("\n".join(faults))
+        raise UsageError("\n".join(faults))
     return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
 
 
@@ -150,7 +146,7 @@ def parse_value(text: str, parameter: Parameter) -> Any:
         return read_yaml(text)
     except yaml.YAMLError:
         kind = parameter.annotation
-        raise ParameterError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
+        raise UsageError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
 
 
 def _conforms(value: Any, annotation: ast.expr) -> bool:
@@ -170,7 +166,7 @@ def _conforms(value: Any, annotation: ast.expr) -> bool:
             return isinstance(value, dict) and all(
                 _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1]) for key, item in value.items()
             )
-    raise ParameterError(
+    raise UsageError(
         f"type {ast.unparse(annotation)!r} cannot be used for a parameter: "
         "use int, float, str, bool, list[...] or dict[str, ...]"
     )

@@ -16,6 +16,7 @@ import nbformat
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import params
+from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.display import provenance
 
 #: Key of a notebook's metadata: in a source ``{"timed": true}`` where it takes times, in a copy where it comes from.
@@ -24,23 +25,11 @@ PROFILES = ("smoke", "default", "full")
 NAME = re.compile(r"(?P<id>\d\d|A\d)_[a-z0-9_]+")
 
 
-class PlanError(params.UsageError):
-    """A notebook, a profile or a parameter that was asked for is not there."""
-
-
 @dataclass(frozen=True)
 class Job:
-    """One notebook with the parameters it will be run with.
+    """One notebook with the parameters of the profile and of the command line; the rest are the notebook's defaults.
 
-    Parameters
-    ----------
-    path : Path
-        The source notebook.
-    profile : str
-    given : dict
-        Parameters of the profile and of the command line; the rest are the notebook's defaults.
-    overrides : tuple of str
-        The words of the command line that belong to this notebook, for the command that repeats the run.
+    ``overrides`` are the words of the command line that belong to it, for the command that repeats the run.
     """
 
     path: Path
@@ -81,13 +70,7 @@ class Job:
         return " ".join([*words, *(f"-p {self.id}.{text}" for text in self.overrides)])
 
     def key(self, surroundings: str) -> str:
-        """Return the checksum of everything that can change an output of this run.
-
-        Parameters
-        ----------
-        surroundings : str
-            :func:`surroundings`, which is the same for all notebooks of a run.
-        """
+        """Return the checksum of everything that can change an output of this run; ``surroundings`` are those of all notebooks."""
         code = [cell.source for cell in self.source.cells if cell.cell_type == "code"]
         text = json.dumps([code, dict(self.given), surroundings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -118,11 +101,11 @@ def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
     """Return the notebooks of a folder in order, or those that ``only`` names by number or by name."""
     notebooks = sorted(folder.glob("*.ipynb"))
     if not notebooks:
-        raise PlanError(f"there is no notebook in {folder}")
+        raise UsageError(f"there is no notebook in {folder}")
     names = {key: path for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem, path.name)}
     for wanted in only:
         if wanted not in names:
-            raise PlanError(f"no notebook {wanted!r}: {', '.join(path.stem for path in notebooks)}")
+            raise UsageError(f"no notebook {wanted!r}: {', '.join(path.stem for path in notebooks)}")
     return [path for path in notebooks if path in {names[wanted] for wanted in only}] if only else notebooks
 
 
@@ -130,14 +113,14 @@ def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[
     """Return the parameters of a profile by name of notebook."""
     path = folder / f"{profile}.yml"
     if not path.is_file():
-        raise PlanError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
+        raise UsageError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
     content = params.read_yaml(path.read_text(encoding="utf-8")) or {}
     if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
-        raise PlanError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
+        raise UsageError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
     known = {notebook.stem for notebook in notebooks}
     for name in content:
         if name not in known:
-            raise PlanError(f"{path.name} names the notebook {name!r}: {', '.join(sorted(known))} are there")
+            raise UsageError(f"{path.name} names the notebook {name!r}: {', '.join(sorted(known))} are there")
     return content
 
 
@@ -148,9 +131,9 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
     for word in words:
         match = re.fullmatch(r"(?P<notebook>\w+)\.(?P<name>\w+)=(?P<value>.*)", word, re.DOTALL)
         if not match:
-            raise PlanError(f"-p {word!r}: '01.name=value' is expected")
+            raise UsageError(f"-p {word!r}: '01.name=value' is expected")
         if match["notebook"] not in names:
-            raise PlanError(f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}")
+            raise UsageError(f"-p {word!r}: no notebook {match['notebook']!r} in this run: {', '.join(sorted(names))}")
         texts.setdefault(names[match["notebook"]], {})[match["name"]] = match["value"]
     return texts
 
@@ -161,7 +144,7 @@ def make_plan(
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
     ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
-    read ``01.name=value``. PlanError or ParameterError names what does not fit.
+    read ``01.name=value``. UsageError names what does not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)
@@ -174,7 +157,7 @@ def make_plan(
         asked = texts.get(path.stem, {})
         for name, text in asked.items():
             if name not in declared:
-                raise params.ParameterError(params.unknown_message(name, declared, path.stem))
+                raise UsageError(params.unknown_message(name, declared, path.stem))
             given[name] = params.parse_value(text, declared[name])
         words = tuple(f"{name}={text}" for name, text in asked.items())
         jobs.append(Job(path, profile, params.validate(given, declared, path.stem), words))

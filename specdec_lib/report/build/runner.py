@@ -45,25 +45,10 @@ def run(
     kept: Path | None = None,
     jobs: int = 1,
 ) -> list[failures.Failure]:
-    """Execute notebooks that changed and put the copies into ``output``.
+    """Execute notebooks of a plan (:func:`specdec_lib.report.build.plan.make_plan`) that changed, or all if ``force``, and put
+    the copies into ``output``, ``book/notebooks`` by default, and copies of those that failed into ``kept``, ``_build/failed``.
 
-    Parameters
-    ----------
-    profile, only, overrides, notebooks
-        See :func:`specdec_lib.report.build.plan.make_plan`.
-    force : bool
-        Execute also what has not changed.
-    output : Path, optional
-        Folder of the executed copies, ``book/notebooks`` by default.
-    kept : Path, optional
-        Folder for copies of notebooks that failed, ``_build/failed`` by default.
-    jobs : int
-        Notebooks at once, of those that time nothing.
-
-    Returns
-    -------
-    list of Failure
-        Empty when every notebook ran to its end.
+    ``jobs`` notebooks run at once, of those that time nothing. Returns the failures.
     """
     if jobs < 1:
         raise params.UsageError(f"jobs is {jobs}; expected 1 notebook at once, or more")

@@ -62,23 +62,8 @@ def texts(tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Verified:
-    """A tree and what one verification made of it.
-
-    Attributes
-    ----------
-    parents : tuple of int
-        Of each node, -1 for the root.
-    words : tuple of str
-        Of each node.
-    root : str
-        The last emitted word.
-    path : tuple of int
-        Nodes accepted.
-    own : str
-        What the target adds.
-    hidden : int
-        Drafted nodes that are left out of the picture.
-    """
+    """A tree and what one verification made of it: ``parents`` (-1 for the root) and ``words`` of its nodes, the last emitted
+    word ``root``, the ``path`` of accepted nodes, what the target adds (``own``), and how many drafted nodes are ``hidden``."""
 
     parents: tuple[int, ...]
     words: tuple[str, ...]

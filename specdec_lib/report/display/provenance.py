@@ -49,13 +49,9 @@ def commit() -> str:
     if paths.ROOT is None:
         return "unknown"
     head = _told("git", "-C", str(paths.ROOT), "rev-parse", "HEAD")
-    if head is not None:
+    if head:
         return head + ("+changes" if _told("git", "-C", str(paths.ROOT), "status", "--porcelain", "-uno") else "")
-    try:  # without the program
-        head = (paths.ROOT / ".git" / "HEAD").read_text().strip()
-        return (paths.ROOT / ".git" / head[5:]).read_text().strip() if head.startswith("ref: ") else head
-    except OSError:
-        return "unknown"
+    return "unknown"
 
 
 def cpu_model() -> str:
@@ -106,8 +102,6 @@ def of_command(command: str) -> dict[str, str]:
 
 def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return everything that is written beside a result."""
-    from specdec_lib.report.display.record import plain
-
     run = run_context.current()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -115,7 +109,7 @@ def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "notebook": run.notebook if run else "run outside of the runner",
         "notebook sha256": run.sha256 if run else "not known",
         "profile": run.profile if run else "none",
-        "parameters": plain(dict(parameters or {}), "parameters"),
+        "parameters": dict(parameters or {}),
         "versions": versions(),
         "machine": machine(),
         "load average": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "not known",

@@ -1,26 +1,31 @@
-"""The cell behind the parameters: refuse what nobody declared, set the style of the figures."""
+"""What a notebook calls beside its own work: the check of its parameters, the box and the figure for its page, the last table."""
 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
 from specdec_lib.report.build import params
 from specdec_lib.report.display import run_context
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _INJECTED = "# Parameters"
+_GLUED = "application/papermill.record/"
 
 
 def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of this run; called in the cell after the parameters.
 
     papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
-    type; the sources of both are read back from IPython's history. ParameterError if one is unknown or of another type,
+    type; the sources of both are read back from IPython's history. UsageError if one is unknown or of another type,
     or the parameters cell was not run. In ``namespace``, the notebook's ``globals()``, whole numbers become floats where
     those are declared.
     """
@@ -44,7 +49,7 @@ def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parame
         body = _statements(history[index])
         if body and all(isinstance(node, ast.AnnAssign) for node in body):
             return index, params.parse_declarations(history[index])
-    raise params.ParameterError("no parameters cell has been run: run the notebook from its first cell")
+    raise params.UsageError("no parameters cell has been run: run the notebook from its first cell")
 
 
 def _injected_names(source: str) -> list[str]:
@@ -75,3 +80,42 @@ def provenance_table(parameters: Mapping[str, Any] | None = None) -> Any:
     if run is not None:
         write_atomic(run.folder / provenance.FILE, json.dumps(facts, indent=1) + "\n")
     return provenance.Provenance(facts)
+
+
+class Notice:
+    """A warning on a page, with a title and a text of one line each."""
+
+    def __init__(self, title: str, text: str):
+        self.title, self.text = title, text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {
+            "text/plain": f"{self.title}: {self.text}",
+            "text/html": f"<p><b>{self.title}.</b> {self.text}</p>",
+            "text/markdown": f":::{{admonition}} {self.title}\n:class: warning\n{self.text}\n:::\n",
+        }
+
+
+def notice(profile: str) -> Notice | None:
+    """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
+    words = "This page was made with the smallest parameters, to check that everything runs. "
+    words += "Its numbers are not results: build the book with the default profile for those."
+    return Notice("Smoke run", words) if profile == "smoke" else None
+
+
+def record_figure(name: str, figure: Figure) -> None:
+    """Keep a figure for the top of its page, where ``{glue:figure} name`` puts it; outside of a run, show it here.
+
+    It is an output of the format that myst-nb's ``glue`` reads, written without importing it: a notebook needs no Sphinx to run.
+    """
+    from IPython.display import display as show
+
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is no name for a record: use letters, digits and underscores")
+    drawn = io.StringIO()
+    # Without a date, the same data give the same bytes.
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    kept = {_GLUED + "image/svg+xml": drawn.getvalue()}
+    show(kept, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": _GLUED}})
+    if run_context.current() is None:
+        show(figure)

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import figures
+from specdec_lib.report import plots
 
 
 def which_method(
@@ -16,31 +16,23 @@ def which_method(
 ) -> Figure:
     """Draw the speed-up of every method on every task as a map: blue is faster than plain decoding, red slower.
 
-    The best of each task is starred where it is above 1. An interval stands below its number; then the best is starred
-    only if its interval lies above 1.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        With ``method``, ``task`` and ``speedup``.
-    methods, tasks : sequence of str
-        Columns and rows.
-    upright : bool
-        The other way round, with methods as rows: for many methods, whose intervals then have room.
+    ``rows`` have ``method``, ``task`` and ``speedup``; methods are columns, or rows if ``upright``. The best of each task is
+    starred where it is above 1. An interval stands below its number; then the best is starred only if its interval lies above
+    1.
     """
     import numpy as np
 
     value = {(row["task"], row["method"]): row["speedup"] for row in rows}
     cells = [[value[task, method] for method in methods] for task in tasks]
-    best = [max(figures.points(row)) for row in cells]
+    best = [max(plots.points(row)) for row in cells]
     if upright:
         cells = [list(column) for column in zip(*cells, strict=True)]
     across, down = (tasks, methods) if upright else (methods, tasks)
-    grid = np.array([figures.points(row) for row in cells])
+    grid = np.array([plots.points(row) for row in cells])
     # White at 1 and as dark at a half as at two: the same in dark mode, where lightness is turned round.
     steps = np.log2(grid)
     reach = max(1.0, np.abs(steps).max())
-    figure, ax = figures.new(figures.WIDEST, 1.2 + 0.45 * len(down))
+    figure, ax = plots.new(plots.WIDEST, 1.2 + 0.45 * len(down))
     ax.imshow(steps, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
     ax.grid(visible=False)
     for i in range(len(down)):

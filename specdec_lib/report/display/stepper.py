@@ -69,43 +69,30 @@ class Stepper:
 
 
 def stepper(
-    runs: Generation | Mapping[str, Generation | Sequence[Generation]],
+    runs: Mapping[str, Sequence[Generation]],
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[int] | Mapping[str, Sequence[int]],
+    prompts: Mapping[str, Sequence[int]],
     prices: Sequence[PassPrices] | None = None,
 ) -> Stepper:
-    """Make a viewer of one generation or of several.
-
-    Parameters
-    ----------
-    runs : Generation, or mapping
-        One run, or by method: its run, or its runs, one for each prompt.
-    tokenizer : PreTrainedTokenizerBase
-    prompts : sequence of int, or mapping
-        Token ids of the prompt, or by the name that the reader chooses it by: those of each prompt, in the order of the runs.
-    prices : sequence of PassPrices, optional
-        Between which the reader chooses; :func:`usual_prices` by default.
-    """
-    given = {"this run": runs} if isinstance(runs, Generation) else runs
-    by_method = {name: [done] if isinstance(done, Generation) else list(done) for name, done in given.items()}
-    by_name = prompts if isinstance(prompts, Mapping) else {"this prompt": prompts}
+    """Make a viewer of runs by method, one for each prompt; ``prompts`` has their token ids by the names that the reader chooses
+    them by. The reader chooses among ``prices`` too, :func:`usual_prices` by default."""
     chosen = usual_prices() if prices is None else list(prices)
-    if not by_method or not by_name or not chosen:
+    if not runs or not prompts or not chosen:
         raise ValueError(
-            f"{len(by_method)} methods, {len(by_name)} prompts and {len(chosen)} prices; expected at least one of each"
+            f"{len(runs)} methods, {len(prompts)} prompts and {len(chosen)} prices; expected at least one of each"
         )
-    for name, done in by_method.items():
-        if len(done) != len(by_name):
-            raise ValueError(f"{name} has {len(done)} runs for {len(by_name)} prompts; expected one run for each")
-    data = stepped(by_method, tokenizer, by_name, chosen)
-    first = next(iter(by_name))
-    shown = tokenizer.decode(list(by_name[first])[-PROMPT:])
+    for name, done in runs.items():
+        if len(done) != len(prompts):
+            raise ValueError(f"{name} has {len(done)} runs for {len(prompts)} prompts; expected one run for each")
+    data = stepped(runs, tokenizer, prompts, chosen)
+    first = next(iter(prompts))
+    shown = tokenizer.decode(list(prompts[first])[-PROMPT:])
     views = [
         token_view(
             run, tokenizer, name, f"{name}: {len(run.steps)} passes for {len(run.tokens)} tokens ({first}).", shown
         )
-        for name, (run, *_) in by_method.items()
-        if name != PLAIN or len(by_method) == 1
+        for name, (run, *_) in runs.items()
+        if name != PLAIN or len(runs) == 1
     ]
     return Stepper(data, "".join(views))
 
@@ -118,14 +105,11 @@ def stepped(
 ) -> dict[str, Any]:
     """Return what the viewer shows, of which JSON can be made.
 
-    Returns
-    -------
-    dict
-        ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt
-        with its ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the
-        accepted nodes ``a``, the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its
-        prices ``c`` and those of drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``,
-        the place ``k`` in prompt and output that the draft was copied from and the number ``h`` of nodes left out.
+    ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt with its
+    ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the accepted nodes ``a``,
+    the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its prices ``c`` and those of
+    drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``, the place ``k`` in prompt and
+    output that the draft was copied from and the number ``h`` of nodes left out.
     """
     texts: dict[str, int] = {}
 

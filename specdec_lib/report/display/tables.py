@@ -54,17 +54,10 @@ def format_cell(value: Any, spec: Format | None = None) -> str:
 class Table:
     """A data frame on its way to a page; its index is not shown.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    name : str
-        Label by which pages refer to it (``{numref}`tab-speed```) and name of its CSV file; starts with ``tab-``.
-    caption : str
-        One sentence; MyST is allowed in it.
-    columns : mapping of str to str, optional
-        Headings by column, in the order wanted, with MyST allowed; columns that are not named are left out.
-    formats : mapping of str to format, optional
-        See :func:`format_cell`. Cells are shown as they are, whatever is in them, unless :class:`Markup` is the format.
+    ``name``, which starts with ``tab-``, is the label by which pages refer to it (``{numref}`tab-speed```) and that of its CSV
+    file; ``caption`` one sentence. ``columns`` are headings by column, in the order wanted; columns that are not named are left
+    out. MyST is allowed in both. Cells are shown as they are, whatever is in them, unless :class:`Markup` is their format
+    (:func:`format_cell`).
     """
 
     def __init__(

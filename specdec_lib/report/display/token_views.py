@@ -47,20 +47,10 @@ def token_view(
     prompt: str = "",
     rejected: int = 3,
 ) -> str:
-    """Return a run as HTML, in which every text is escaped; steps are divided by a thin bar.
+    """Return a run as HTML, in which every text is escaped, in the colour of its method; steps are divided by a thin bar.
 
-    Parameters
-    ----------
-    run : Generation
-    tokenizer : PreTrainedTokenizerBase
-    method : str
-        Whose drafts they are; its colour is theirs.
-    caption : str
-        One sentence under the text.
-    prompt : str
-        Shown greyed before the tokens.
-    rejected : int
-        At most this many rejected tokens are shown a step; none of a draft that branches, which is not read in one line.
+    ``caption`` is one sentence under the text, ``prompt`` is shown greyed before it. At most ``rejected`` rejected tokens are
+    shown a step; none of a draft that branches, which is not read in one line.
     """
     parts = [_span(tokenizer.decode(run.tokens[:1]), "target", "step 0", "from the pass over the prompt")]
     fates = {"target"}

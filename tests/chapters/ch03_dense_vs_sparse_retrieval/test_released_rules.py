@@ -108,12 +108,6 @@ def test_rows_that_share_a_token_are_accepted_more_and_rows_that_do_not_less():
     assert released_rules.released_accepted(shared, p) == pytest.approx(1 - 0.6**2 + 1 - (1 - 0.16) * (1 - 0.08))
 
 
-def test_dresd_with_one_draft_is_unbiased():
-    _, p = a_tree_and_its_target(7)
-    tree = DraftTree.chain([1, 2])
-    assert torch.allclose(released_rules.released_law(tree, p[:3], "dresd"), p[0], atol=1e-12)
-
-
 def by_paths(tree, p, epsilon, delta):
     """Typical acceptance as published: every path for itself, cut before its first token that is not kept."""
     kept = []
@@ -157,11 +151,6 @@ def test_an_empty_draft_leaves_the_target_alone():
     tree = DraftTree([], [])
     assert torch.equal(released_rules.released_law(tree, p, "rest"), p[0])
     assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
-
-
-def test_total_variation_is_the_largest_difference_of_any_event():
-    p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.2, 0.5, 0.3])
-    assert released_rules.total_variation(p, q) == pytest.approx(0.3)
 
 
 def test_the_bias_is_that_of_probabilities_computed_without_the_cache():

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
-from specdec_lib import paths
 from specdec_lib.chapters.ch04_pld_plus import alignment
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.tasks import load_task
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
 
 
 def quoting() -> Prompt:

@@ -73,8 +73,8 @@ def test_answers_are_taken_at_equal_distances():
 def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
     (model, tokenizer), text = load_model("pocket-draft", "cpu"), "def f(x):\n    return x + 1\n" * 2
     questions = ("q", "r")
-    replies = [Reply("a", "m", text, text), Reply("b", "m", "Say it.", text, "", questions)]
-    replies.append(Reply("c", "m", "Again.", "return x + 1\n", "", questions))
+    replies = [Reply("a", "m", text, text), Reply("b", "m", "Say it.", text, questions)]
+    replies.append(Reply("c", "m", "Again.", "return x + 1\n", questions))
     rows = list(known_answers.measure("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
     assert [row["prompt"] for row in rows] == [0, 1, 1]
     first = known_answers.fit(record_replies(replies, tokenizer), context_limit(model))[0]

@@ -10,7 +10,6 @@ import pytest
 from specdec_lib.chapters.ch05_specdec_pp.theory import mdp
 from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
 from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Policy, Rounds
-from specdec_lib.experiments.sum_of_forwards import expected_tokens
 from tests.chapters.ch05_specdec_pp.finite import finite_costs
 
 COSTS = Costs.of_times(0.2, 1.0)
@@ -103,46 +102,6 @@ def test_the_solution_is_that_of_value_iteration():
         assert (costs[400] - costs[200]) / 200 == pytest.approx(solution.outcome.cost(COSTS), rel=1e-3)
 
 
-def finite_by_recursion(rounds: Rounds, tokens: int) -> np.ndarray:
-    """Least cost of short responses, from the definition: every refusal kept as a branch of its own."""
-    pair, (c1, c2) = rounds.pair, COSTS
-    memory: dict[tuple[int, int], float] = {}
-
-    def response(left: int, context: int) -> float:
-        if left <= 0:
-            return 0.0
-        if (left, context) not in memory:
-            memory[left, context] = decide(left, [], context)
-        return memory[left, context]
-
-    def verify(left: int, path: list[tuple[int, int]], context: int) -> float:
-        total, kept = c2, 1.0
-        for i, (at, token) in enumerate(path):
-            refused = kept * (1 - pair.acceptance[at, token])
-            after = sum(r * response(left - i - 1, pair.following[at, z]) for z, r in enumerate(pair.residual[at]))
-            total += refused * (c1 * (len(path) - i) + after)
-            kept -= refused
-        rest = [response(left - len(path) - 1, pair.following[context, z]) for z in range(pair.vocabulary)]
-        return total + kept * float(pair.target[context] @ rest)
-
-    def decide(left: int, path: list[tuple[int, int]], context: int) -> float:
-        stop, proceed = 0.0, 0.0
-        may_continue = len(path) + 1 < min(rounds.longest, left)
-        for token, q in enumerate(pair.draft[context]):
-            longer, after = [*path, (context, token)], pair.following[context, token]
-            stop += q * verify(left, longer, after)
-            proceed += q * decide(left, longer, after) if may_continue else np.inf
-        return min(stop, proceed)
-
-    return np.array([[response(n, c) for c in range(pair.contexts)] for n in range(tokens + 1)])
-
-
-def test_costs_of_short_responses_are_those_of_the_definition():
-    for pair in pairs(3):
-        rounds = Rounds.of(pair, 3)
-        np.testing.assert_allclose(finite_costs(rounds, COSTS, 7), finite_by_recursion(rounds, 7), rtol=1e-12)
-
-
 def test_long_responses_under_a_policy_cost_its_rate_a_token():
     for pair in pairs(3, 3):
         rounds = Rounds.of(pair, 5)
@@ -219,7 +178,7 @@ def test_without_contexts_a_fixed_length_emits_the_tokens_of_the_formula_of_levi
     alpha = 1 - float(pair.rejection_rate[0])
     for k in range(1, 11):
         found = mdp.outcome(rounds, rounds.fixed(k))
-        assert 1 / found.verification_rate == pytest.approx(expected_tokens(alpha, k))
+        assert 1 / found.verification_rate == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
 
 
 def test_a_visit_count_adds_up_to_the_drafted_candidates():

@@ -44,18 +44,15 @@ def test_rows_are_those_of_replays_and_absent_sets_are_named(store, monkeypatch)
     drafters = large_models.rungs(store, PRICES, (2, 8), weights)
     found = large_models.replayed(tokenizer, store, drafters, 4)
     assert found.absent == ("elsewhere",) and list(found.ladders) == ["here"]
-    rows = {row["method"]: row for row in found.rows(PRICES)}
-    assert tuple(rows) == large_models.RUNGS
-    traces = [recording.trace for recording in found.ladders["here"].recordings]
-    for name, row in rows.items():
-        drafter = drafters[name, row["size"] or "cpu"]
-        runs = []
+    ladder = found.ladders["here"]
+    traces = [recording.trace for recording in ladder.recordings]
+    for name in large_models.RUNGS:
+        runs, size = [], ladder.best_size(name, PRICES[0])
+        assert size in ((2, 8) if name != study.TREE else ("cpu",))
         for trace in traces:
-            drafter.reset()
-            runs.append(replay(trace, drafter))
+            drafters[name, size].reset()
+            runs.append(replay(trace, drafters[name, size]))
         spent = sum(price_of(run, PRICES[0]) for run in runs)
-        assert row["speedup"].value == pytest.approx(sum(len(run.tokens) - 1 for run in runs) / spent)
-        assert 0 < row["share"].value <= 1 + 1e-9
-    assert rows[study.TREE]["ahead"] is None and rows["PLD"]["size"] in (2, 8)
-    ratio = rows[study.TREE]["speedup"].value / rows["PLD"]["speedup"].value
-    assert rows["PLD"]["ahead"].value == pytest.approx(ratio)
+        speedup = sum(len(run.tokens) - 1 for run in runs) / spent
+        assert ladder.rate(name, PRICES[0]).value == pytest.approx(speedup)
+        assert 0 < ladder.share(name, PRICES[0]).value <= 1 + 1e-9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec_lib.methods import METHODS
-from specdec_lib.report.build.method_tables import method_lines
+from specdec_lib.report.build.directives import method_lines
 
 
 def test_the_table_of_all_methods_says_what_each_drafts_and_keeps():

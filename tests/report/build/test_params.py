@@ -50,7 +50,7 @@ def test_declarations_give_name_type_default_and_comment(declared):
     ],
 )
 def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, value):
-    with pytest.raises(params.ParameterError) as error:
+    with pytest.raises(params.UsageError) as error:
         params.validate({name: value}, declared, "01_small")
     assert repr(name) in str(error.value)
     assert declared[name].annotation in str(error.value)
@@ -58,12 +58,12 @@ def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, val
 
 
 def test_an_unknown_name_is_refused_with_its_close_match(declared):
-    with pytest.raises(params.ParameterError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"):
+    with pytest.raises(params.UsageError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"):
         params.validate({"alhpa": 0.1}, declared, "01_small")
 
 
 def test_all_faults_are_told_at_once(declared):
-    with pytest.raises(params.ParameterError) as error:
+    with pytest.raises(params.UsageError) as error:
         params.validate({"alhpa": 0.1, "fast": 3, "zzz": 1}, declared)
     assert len(str(error.value).splitlines()) == 3
 
@@ -95,7 +95,7 @@ def test_words_of_the_command_line_are_read_as_the_declared_type(declared, name,
 
 
 def test_text_that_is_no_yaml_is_refused(declared):
-    with pytest.raises(params.ParameterError, match="ks"):
+    with pytest.raises(params.UsageError, match="ks"):
         params.parse_value("[1, 2", declared["ks"])
 
 
@@ -111,7 +111,7 @@ def test_text_that_is_no_yaml_is_refused(declared):
     ],
 )
 def test_a_badly_written_declaration_is_refused(source):
-    with pytest.raises(params.ParameterError):
+    with pytest.raises(params.UsageError):
         params.parse_declarations(source)
 
 
@@ -119,5 +119,5 @@ def test_a_notebook_needs_exactly_one_parameters_cell():
     cell = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
     assert params.declared_parameters({"cells": [cell]})["a"].default == 1
     for cells in ([], [cell, cell]):
-        with pytest.raises(params.ParameterError, match="exactly one"):
+        with pytest.raises(params.UsageError, match="exactly one"):
             params.declared_parameters({"cells": cells})

@@ -155,11 +155,10 @@ if __name__ == "__main__":
 """
 
 
-def start_run(folder: Path, folders: dict[str, Path], temporary: Path | None = None) -> subprocess.Popen:
+def start_run(folder: Path, folders: dict[str, Path]) -> subprocess.Popen:
     program = folder / "program.py"
     program.write_text(PROGRAM.format(words=", ".join(f"{n}=Path({str(path)!r})" for n, path in folders.items())))
-    more = {"TMPDIR": str(temporary)} if temporary else {}
-    variables = os.environ | {"PYTHONPATH": str(paths.root())} | more
+    variables = os.environ | {"PYTHONPATH": str(paths.root())}
     return subprocess.Popen(
         [sys.executable, str(program)],
         cwd=paths.root(),
@@ -168,24 +167,6 @@ def start_run(folder: Path, folders: dict[str, Path], temporary: Path | None = N
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def test_two_runs_at_once_do_not_meet_and_leave_no_sockets(tmp_path):
-    runs = []
-    before = sorted(path.name for path in paths.root().iterdir())
-    # The name of the second temporary folder is too long for sockets in it.
-    for number, temporary in ((1, tmp_path / "t"), (2, tmp_path / ("t" * 90))):
-        temporary.mkdir()
-        folders = {name: tmp_path / str(number) / name for name in ("notebooks", "output", "kept")}
-        write_notebook(folders["notebooks"], code=["import time\n\ntime.sleep(1)\nreport.save('01', {'alpha': alpha})"])
-        process = start_run(tmp_path / str(number), folders, temporary)
-        runs.append((process, folders, temporary))
-    for process, folders, temporary in runs:
-        told, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, told
-        assert saved(folders) == 0.5
-        assert not [path for path in temporary.iterdir() if path.name.startswith("specdec")]
-    assert {path.name for path in paths.root().iterdir()} - {".pytest_cache", ".ruff_cache"} <= set(before)
 
 
 #: A cell whose kernel works on all cores, and says which processes there are.

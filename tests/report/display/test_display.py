@@ -15,7 +15,7 @@ from specdec_lib import paths
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import notices, run_context
+from specdec_lib.report.display import run_context, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.display.token_views import token_view
 from tests.report.display.test_stepper_data import Letters
@@ -158,14 +158,6 @@ def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
     assert page.count('class="specdec-step"') == 3
 
 
-def test_of_a_draft_that_branches_the_accepted_path_is_shown():
-    tree = DraftTree([ord(c) for c in "xbyc"], [-1, -1, 1, 1])
-    _, shown = viewed("a", (tree, [1, 3], "bcd"))
-    assert [(text, fate) for fate, _, text in shown] == [
-        ("a", "target"), ("b", "accepted"), ("c", "accepted"), ("d", "target")
-    ]  # fmt: skip
-
-
 def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
     page, shown = viewed("<", (chain("\n"), [], "x"), prompt="<b>", caption="a & <i>")
     parsed = Text(re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
@@ -178,5 +170,5 @@ def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
 
 
 def test_only_a_smoke_page_carries_a_warning():
-    assert "{admonition}" in notices.notice("smoke")._repr_mimebundle_()["text/markdown"]
-    assert notices.notice("default") is None and notices.notice("full") is None
+    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
+    assert session.notice("default") is None and session.notice("full") is None

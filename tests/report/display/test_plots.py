@@ -67,15 +67,6 @@ def test_each_series_of_ratios_has_its_points_and_the_known_intervals_their_line
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b", "c"] and ax.get_xscale() == "log"
 
 
-@pytest.mark.parametrize(
-    ("ends", "ticks"),
-    [((0.45, 6), ["0.5", "1", "2", "4"]), ((0.7, 1.5), ["0.7", "1", "1.4"]), ((0.85, 1.2), ["0.9", "1", "1.1"])],
-)
-def test_a_logarithmic_axis_has_plain_numbers_at_its_ticks(ends, ticks):
-    (ax,) = plots.ratios({"a": {"x": Interval(1.0, *ends)}}, "ratio", logarithmic=True).axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == ticks
-
-
 def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():
     def run(*drafts):
         steps = [Step(DraftTree.chain(d), tuple(range(len(d))), (*d, 1), 0.001, 0.01, 0.0005) for d in drafts]

@@ -67,16 +67,12 @@ def certified(rounds: Rounds, stops: Policy, starts: np.ndarray, threshold: floa
 
 
 def survey(instances: int, longest: int, values: Sequence[float], seed: int = 0) -> Iterator[dict[str, float]]:
-    """Compare the rules on random pairs with random costs.
+    """Compare the rules on random pairs with random costs; rounds have at most ``longest`` candidates, and h is one of
+    ``values``.
 
-    Rounds have at most ``longest`` candidates; the best threshold h is chosen from ``values``.
-
-    Yields
-    ------
-    dict
-        ``cost_ratio`` (t_draft / t_target, log-uniform in [0.02, 0.5]); costs a token over those of the best policy, less 1:
-        ``best_fixed``, ``best_threshold``, ``theorem_rule`` (h of Theorem 3.1), ``no_delta_rule`` (h = c2 / (c1 + c2)),
-        ``oracle`` (below 0); the fields of :class:`Bound`, ``delta`` over c2.
+    Yields ``cost_ratio`` (t_draft / t_target, log-uniform in [0.02, 0.5]); costs a token over those of the best policy, less 1:
+    ``best_fixed``, ``best_threshold``, ``theorem_rule`` (h of Theorem 3.1), ``no_delta_rule`` (h = c2 / (c1 + c2)), ``oracle``
+    (below 0); the fields of :class:`Bound`, ``delta`` over c2.
     """
     rng = np.random.default_rng(seed)
     for _ in range(instances):

@@ -30,19 +30,11 @@ def write(
     longest: int,
     end: int,
 ) -> list[list[int]]:
-    """Continue token lists together until each ends, the shorter ones padded on the left.
+    """Continue token lists together, at most ``longest`` tokens each, until each says ``end``; the shorter are padded on the
+    left.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-    contexts : sequence of sequences of int
-    choose : callable
-        ``choose(logits, rows, step)`` gives the next tokens, int64 of shape (n,), for float32 logits of shape (n, vocabulary)
-        of these rows of ``contexts``.
-    longest : int
-        New tokens of a row at most.
-    end : int
-        The token that ends a row.
+    ``choose(logits, rows, step)`` gives the next tokens, int64 of shape (n,), for float32 logits of shape (n, vocabulary) of
+    these rows of ``contexts``.
     """
     width, device = max(map(len, contexts)), model.device
     ids = torch.full((len(contexts), width), end)
@@ -74,14 +66,7 @@ def write(
 
 
 class Known(Drafter):
-    """Drafts what is believed to be the output, as long as it was.
-
-    Parameters
-    ----------
-    tokens : sequence of int
-    length : int
-        Tokens of a draft.
-    """
+    """Drafts what is believed to be the output, ``length`` tokens at a time, as long as it was."""
 
     def __init__(self, tokens: Sequence[int], length: int = 24):
         self.tokens, self.length = list(tokens), length
@@ -119,16 +104,7 @@ def decode_together(
     max_new_tokens: int,
     end: int,
 ) -> list[Generation]:
-    """Each context's output, as plain decoding with its sampling writes it.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    contexts : sequence of sequences of int
-    sampling : sequence of Sampling
-        One a context; they differ in their seeds alone.
-    max_new_tokens, end : int
-    """
+    """Each context's output, as plain decoding writes it with the context's own sampling; these differ in their seeds alone."""
     return [
         generate(model, list(context), Known(guess), each, max_new_tokens, [end])
         for context, guess, each in zip(

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+import published_prompts
 import pytest
 
-from specdec_lib import load_model
-from specdec_lib.experiments import published_prompts
 from specdec_lib.experiments.prompt import Prompt
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_model("pocket")[1]
 
 
 def test_humaneval_is_continued_for_rest_and_asked_in_a_chat_for_specdec_pp(tmp_path, tokenizer):
