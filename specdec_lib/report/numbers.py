@@ -17,7 +17,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
-# The numbers of the default run; those of a run with other seeds are in its folder ``seed10``.
+# The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, and of what ``make bench`` measures.
 _FILES = ("??.csv", "seconds.csv")
