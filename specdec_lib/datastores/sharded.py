@@ -100,7 +100,7 @@ class ShardedStore:
 class Question(NamedTuple):
     """What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.
 
-    At most ``keep`` occurrences are taken; ``uniform`` and ``seed`` say which, of one store alone.
+    At most ``keep`` occurrences are taken; ``uniform`` and ``seed`` say which.
     """
 
     context: np.ndarray
@@ -147,8 +147,23 @@ def _answer(index: SuffixIndex, question: Question) -> Answer:
     if taken:
         # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
         counts = np.zeros(index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
-        take_matches(tokens, suffixes, start, stop, question.keep, question.length, False, 0, counts, entries)
+        rule = question.keep, question.length, question.uniform, question.seed
+        take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
     return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
+
+
+def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: Match) -> list[np.ndarray]:
+    """So many of each shard's drawn continuations that each occurrence of all shards is as likely as any."""
+    rng = np.random.default_rng([question.seed, *match])
+    ends = np.floor(np.cumsum([0, *sizes]) * (question.keep / sum(sizes)) + rng.random()).astype(int)
+    # A sum of shares that is a whole number may round to one less or more.
+    ends[0], ends[-1] = 0, question.keep
+    out = []
+    for drawn, size in zip(rows, np.diff(ends), strict=True):
+        if len(drawn) > size:
+            drawn = drawn[np.sort(rng.permutation(len(drawn))[:size])]
+        out.append(drawn)
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +195,12 @@ class ShardedSuffixIndex:
     def gather(self, question: Question) -> tuple[Match, np.ndarray, np.ndarray]:
         """The answer of one store of all the shards.
 
-        As many entries come before a suffix as in all shards together. Returns the match, its continuations as a text for
-        :func:`~specdec_lib.datastores.trie.best_nodes`, and the entry of each in that text, the position before it.
+        The match is that of the one store, as many entries come before a suffix as in all shards together. So are the
+        continuations, except for a uniform draw: each shard draws from its own, and its part of ``keep`` is its share, rounded
+        at random. Each occurrence is as likely as any.
+
+        Returns the match, its continuations as a text for :func:`~specdec_lib.datastores.trie.best_nodes`, and the entry of each
+        in that text, the position before it.
         """
         answers, vocabulary = [_answer(shard, question) for shard in self.shards], self.store.vocabulary
         separator = np.full(1, vocabulary, token_dtype(vocabulary))
@@ -190,8 +209,12 @@ class ShardedSuffixIndex:
             return Match(0, 0, 0), separator, np.empty(0, np.int32)
         start = sum(answer.start if answer.length == length else answer.place for answer in answers)
         have = [answer for answer in answers if answer.length == length]
-        match = Match(length, start, start + sum(answer.stop - answer.start for answer in have))
-        joined = np.concatenate([answer.rows for answer in have])
+        sizes = [answer.stop - answer.start for answer in have]
+        match = Match(length, start, start + sum(sizes))
+        rows = [answer.rows for answer in have]
+        if question.uniform and sum(sizes) > question.keep:
+            rows = _share(rows, sizes, question, match)
+        joined = np.concatenate(rows)
         tokens = np.concatenate([separator, joined.reshape(-1)])
         entries = np.arange(len(joined), dtype=np.int32) * np.int32(question.length)
         if len(entries) > question.keep:

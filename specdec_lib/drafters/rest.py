@@ -60,7 +60,7 @@ class Rest(Drafter):
     Parameters
     ----------
     store : SuffixIndex, ShardedSuffixIndex, TokenStore or path
-        A datastore with a suffix array; one of many shards drafts as one store of all their documents, and draws none at random.
+        A datastore with a suffix array; one of many shards drafts as one store of all their documents, random draws excepted.
     max_ngram, min_ngram : int
         Longest and shortest suffix looked up. The paper has no lower bound; the released code stops at 2.
     max_matches : int
@@ -121,11 +121,6 @@ class Rest(Drafter):
         if self.seed >= 2**63:
             raise ValueError(f"seed is {seed}; expected a whole number below 2**63")
         self.index = store if isinstance(store, SuffixIndex | ShardedSuffixIndex) else open_suffix_index(store)
-        if self._sharded and (selection == "random" or subsample == "uniform"):
-            raise ValueError(
-                f"selection is {selection!r} and subsample {subsample!r} with a store of shards, from which nothing is drawn at "
-                "random; use one store, or selection 'exact' and subsample 'lexicographic'"
-            )
         self.last = Match(0, 0, 0)
         taken = min(self.max_matches, max(1, self.index.entries))
         # The released rule looks at the whole trie.
@@ -182,6 +177,11 @@ class Rest(Drafter):
         return size, *match
 
     def _at_random(self, question: Question) -> DraftTree:
+        if self._sharded:
+            self.last, tokens, entries = self.index.gather(question)
+            rows = [tokens[entry + 1 : entry + 1 + question.length].tolist() for entry in entries]
+            separator = self.index.store.vocabulary
+            return DraftTree.from_drafts(row[: row.index(separator)] if separator in row else row for row in rows)
         self.last = match = self.index.longest(question.context.tolist(), self.max_ngram)
         if match.length < self.min_ngram:
             return EMPTY

@@ -109,7 +109,6 @@ TARGET = ("--target", "pocket", "--out", "x")
         ([HEAD, "--mixing", "some"], "--mixing is 'some'; expected a number or none"),
         ([HEAD, "--labels", "soft"], "--labels is 'soft'; expected one of decoding, raw"),
         ([HEADS, "--kind", "lookahead"], "--kind is 'lookahead'; expected one of medusa, hydra, eagle"),
-        ([HEADS, "--loss", "none"], "loss is 'none'"),
         ([HEADS, "--rate", "-1"], "rate is -1.0"),
         ([HEADS, "--out", "file", "--kind", "eagle"], "no file can be written in file"),
         ([HEADS, "--task", "no-such-task"], "--task is 'no-such-task'; expected one of"),

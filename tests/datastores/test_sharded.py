@@ -96,6 +96,21 @@ def test_threads_that_share_a_store_of_shards_draft_as_each_would_alone():
             assert all(found == alone for found in threads.map(drafts, orders))
 
 
+@pytest.mark.parametrize("options", [{"subsample": "uniform"}, {"selection": "random", "length": 1, "choices": 4}])
+def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(options):
+    # Twelve occurrences, in shards of one, three and eight, of which four are taken.
+    documents = [[1, 2, i] for i in range(3, 15)]
+    drawn = np.zeros(20)
+    with shards_of(documents, [1, 4], 20) as many:
+        index = datastores.open_suffix_index(many)
+        for seed in range(1500):
+            tree = propose(Rest(index, max_matches=4, seed=seed, **options), [1, 2], 20)
+            assert len(tree) == 4
+            drawn[list(tree.tokens)] += 1
+    # Each is drawn with probability 1/3: 500 times, standard deviation at most 18.3.
+    assert np.abs(drawn[3:15] - 500).max() < 5 * 18.3 and drawn.sum() == 6000, drawn
+
+
 def dense_shards(folder: Path, cuts: list[int], factory: str = "Flat"):
     """One store and one of shards over the same random states, all with the reduction of the one store."""
     rng = np.random.default_rng(3)
@@ -152,9 +167,6 @@ def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):
 def test_shards_that_are_missing_replaced_or_of_two_tokenizers_are_refused(tmp_path):
     path = write(tmp_path / "set", [[1, 2, 3], [4, 5, 6]], [1], 10)
     assert propose(Rest(path), [1, 2], 10).tokens == [3]
-    for options in ({"selection": "random"}, {"subsample": "uniform"}):
-        with pytest.raises(ValueError, match="from which nothing is drawn at random; use one store"):
-            Rest(path, **options)
     second = path / "shard-00001"
     datastores.build_tokens(second, [[7, 8]], 10, progress=False)
     with pytest.raises(StoreError, match="shard-00001 is not the store that .*shards.json names"):

@@ -48,7 +48,7 @@ def address(tmp_path_factory):
 @pytest.fixture
 def page(browser, address):
     page = browser.new_page()
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20000)  # a busy machine
     facts = visit(page, address)
     assert facts["errors"] == [] and facts["requests"] == [address]
     yield page
@@ -135,7 +135,7 @@ def test_another_prompt_method_or_price_is_shown_at_the_same_place_of_the_text(p
 def test_it_starts_where_a_notebook_puts_it_into_the_page_and_of_two_one_moves(browser):
     """JupyterLab sets the HTML of a detached element, replaces its scripts by copies, and attaches it."""
     page = browser.new_page()
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20000)  # a busy machine
     insert = """html => {
       const host = document.createElement("div");
       host.innerHTML = html;
