@@ -12,6 +12,7 @@ the processor's cache.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -267,13 +268,42 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
     return out
 
 
+def sorted_suffixes(text: np.ndarray) -> np.ndarray:
+    """Starts of the suffixes of bytes, in their order: by pydivsufsort, or without it by NumPy, which is for small texts."""
+    try:
+        import pydivsufsort
+    except ImportError:
+        warnings.warn(
+            "pydivsufsort is not installed: sorting suffixes by NumPy, which is slow for large stores; "
+            "pip install pydivsufsort",
+            stacklevel=2,
+        )
+        return _sorted_by_doubling(text)
+    return pydivsufsort.divsufsort(text)
+
+
+def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
+    count, rank, step = len(text), text.astype(np.int64), 1
+    if not count:
+        return np.empty(0, np.int64)
+    while True:
+        behind = np.full(count, -1, np.int64)
+        behind[: count - step] = rank[step:]
+        key = rank * (int(rank.max()) + 2) + behind + 1
+        order = np.argsort(key, kind="stable")
+        new = np.empty(count, np.int64)
+        new[order] = np.concatenate([[0], np.cumsum(key[order][1:] != key[order][:-1])])
+        rank = new
+        if rank.max() == count - 1:
+            return order
+        step *= 2
+
+
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
     Memory holds 10 bytes a token for vocabularies up to 65,535 and 15 above; almost twice that from 2**31 bytes of ids on.
     """
-    from pydivsufsort import divsufsort  # which takes a while, and searching does not need it
-
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
     size = len(store.tokens)
@@ -288,7 +318,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
     with tqdm(desc="suffix array", total=3, unit=" stages", disable=not progress) as bar:
         text = reversed_bytes(store.tokens, store.vocabulary)
         width = text.shape[1]
-        entries = divsufsort(text.reshape(-1))
+        entries = sorted_suffixes(text.reshape(-1))
         del text
         bar.update()
         count = _keep_continued(entries, width, store.tokens, first)
