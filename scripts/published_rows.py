@@ -34,7 +34,6 @@ from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments import committed_rows, recordings, results, stores
-from specdec_lib.experiments.package_files import package_files
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair, companions
 from specdec_lib.report.display import provenance
@@ -119,7 +118,7 @@ def rows_of(model: PreTrainedModel, own: Sequence[Recording], drafters: Mapping[
 def store(kind: str, tokenizer: PreTrainedTokenizerBase, tokens: int) -> SuffixIndex:
     """Python of the standard library and the installed packages, or chats without answers to what is asked here."""
     if kind == "code":
-        parts = stores.stdlib_texts(), package_files()
+        parts = stores.stdlib_texts(), stores.package_texts()
         texts = stores.Texts(lambda: chain(*parts), stores.key_of(*(part.key for part in parts)))
     else:
         asked = [prompt for name in published_prompts.SETS for prompt, _ in published_prompts.load(name, tokenizer)]

@@ -17,10 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from specdec_lib.datastores.ray_data import PIECE_BYTES
-from specdec_lib.experiments.stores import key_of
+from specdec_lib.experiments.stores import LARGEST_FILE, key_of
 
-#: Larger files are tables and generated code, in bytes.
-LARGEST_FILE = 400_000
 #: Smaller files hold little but a licence.
 SMALLEST_FILE = 200
 #: What pip downloads as a wheel is a zip archive.

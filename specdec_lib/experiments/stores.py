@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,8 @@ from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
 
+#: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
+LARGEST_FILE = 400_000
 #: How often one looks whether another process has built a store, in seconds.
 LOOK_SECONDS = 0.2
 
@@ -93,8 +96,30 @@ def chat_texts() -> Texts:
     return Texts(read, key_of("chat", sha256(path)))
 
 
+def package_texts(folder: str | Path | None = None) -> Texts:
+    """Python files of the installed packages, other people's code, in an order that mixes the packages.
+
+    Small files and those above :data:`LARGEST_FILE` are left out. The default folder is where this Python's packages are
+    installed.
+    """
+    root = Path(folder or sysconfig.get_paths()["purelib"])
+    files = [file for file in root.rglob("*.py") if 200 < file.stat().st_size <= LARGEST_FILE]
+    if not files:
+        raise FileNotFoundError(f"no Python files under {root}; name a folder of Python packages")
+
+    names = {file: file.relative_to(root).as_posix() for file in files}
+    files.sort(key=lambda file: hashlib.sha256(names[file].encode()).hexdigest())
+
+    def read() -> Iterator[str]:
+        return (file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+    return Texts(
+        read, key_of("by content", *((names[file], file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    )
+
+
 #: Texts of :func:`text_store` by name.
-TEXTS = {"stdlib": stdlib_texts, "chat": chat_texts}
+TEXTS = {"stdlib": stdlib_texts, "packages": package_texts, "chat": chat_texts}
 
 
 def text_store(
@@ -102,7 +127,7 @@ def text_store(
 ) -> SuffixIndex:
     """A store of text with its suffix array, opened if it was built before, in :func:`specdec_lib.paths.cache`.
 
-    ``name`` is ``"stdlib"``, ``"chat"``, or any other with ``texts`` (else ValueError). Documents are
+    ``name`` is ``"stdlib"``, ``"packages"``, ``"chat"``, or any other with ``texts`` (else ValueError). Documents are
     taken from the first on while they have no more than ``max_tokens`` tokens together; those of more bytes than this
     are left out.
     """

@@ -26,7 +26,7 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
 
 
 def test_an_unknown_store_is_refused_by_name(tokenizer):
-    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, chat"):
+    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, chat"):
         stores.text_store("web", tokenizer, 100)
 
 
@@ -106,3 +106,14 @@ def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, pro
     assert len(first) == 3 * len(prompts) and any(first[i] != first[i + 1] for i in range(0, len(first), 3))
     with pytest.raises(ValueError, match="greedy responses to one prompt are all the same"):
         ask(pocket, prompts, samples=2)
+
+
+def test_packages_give_files_that_are_neither_small_nor_huge_in_one_order(tmp_path):
+    wanted = {f"number_{i} = compute_something({i})\n" * 20 for i in range(5)}
+    for i, text in enumerate([*wanted, "x = 1\n", "y = 2\n" * stores.LARGEST_FILE]):
+        (tmp_path / f"m{i}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "data.txt").write_text("text " * 100, encoding="utf-8")
+    texts = stores.package_texts(tmp_path)
+    assert set(texts) == wanted and list(texts) == list(stores.package_texts(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no Python files under"):
+        stores.package_texts(tmp_path / "none")

@@ -116,7 +116,7 @@ def cases(packages: Sequence[Path] = ()) -> list[Case]:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
         found.append(Case(name, "chat", decoding, replies, {"chat": chat, **more}))
     # Two cases and their variants ask for the same files, which take a while to find.
-    code = cache(partial(package_files, packages))
+    code = cache(partial(package_files, packages)) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
         ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
