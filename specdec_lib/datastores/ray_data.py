@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -45,6 +46,9 @@ def started(address: str | None = None) -> Iterator[Any]:
     or with this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a cluster does is nobody else's business
+    if not address and "ray" not in sys.modules:
+        # A cluster that Ray starts asks for a token. Who joins one by its address has to say so before Ray is imported.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
         import ray.data
