@@ -113,7 +113,7 @@ def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
     page.set_viewport_size({"width": width, "height": 900})
     for event, listener in listeners.items():
         page.on(event, listener)
-    page.goto(address)
+    page.goto(address, timeout=120_000)  # a busy machine takes long
     facts = page.evaluate(INSPECTION)
     for event, listener in listeners.items():
         page.remove_listener(event, listener)
