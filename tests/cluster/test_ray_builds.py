@@ -118,8 +118,6 @@ def test_five_seconds_after_a_build_is_ended_nothing_below_it_is_left(tmp_path, 
                 below |= set(psutil.Process(run.pid).children(recursive=True))
             if run.poll() is None:
                 break
-        else:
-            pytest.skip("Ray did not start on this machine in three tries")
         assert list(tmp_path.glob("notes-*")) and below, "no worker began to read"
         run.send_signal(number)
         time.sleep(5)

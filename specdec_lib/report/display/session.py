@@ -1,4 +1,4 @@
-"""What a notebook calls beside its own work: the check of its parameters, the box and the figure for its page, the last table."""
+"""What every notebook calls for its page: parameters are checked, a notice and a figure shown, and provenance is the last table."""
 
 from __future__ import annotations
 
