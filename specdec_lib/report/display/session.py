@@ -99,7 +99,7 @@ class Notice:
 def notice(profile: str) -> Notice | None:
     """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
     words = "This page was made with the smallest parameters, to check that everything runs. "
-    words += "Its numbers are not results: build the book with the default profile for those."
+    words += "Its numbers are not results: run it without that profile for those."
     return Notice("Smoke run", words) if profile == "smoke" else None
 
 
