@@ -190,15 +190,15 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Any:
     return median(np.asarray(ours) / np.asarray(theirs))
 
 
-def _timed(run: Callable[[], Any]) -> float:
+def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
     began = clock()
     run()
     return clock() - began
 
 
 @torch.inference_mode()
-def passes(models: Mapping[str, PreTrainedModel], rounds: int) -> dict[str, Any]:
-    """Prices of passes by width, as stored here and by transformers, and where the time of a pass over one token goes."""
+def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[], float] = clock) -> dict[str, Any]:
+    """Prices of passes by width, by name of the model, and where the time of a pass over one token goes."""
     out: dict[str, Any] = {}
     for name, model in models.items():
         spent, parts, within = defaultdict(list), defaultdict(list), defaultdict(float)
@@ -215,13 +215,13 @@ def passes(models: Mapping[str, PreTrainedModel], rounds: int) -> dict[str, Any]
             for _ in range(rounds + 1):
                 for width in WIDTHS:
                     tree = DraftTree.chain(chain_of(model, width - 1))
-                    spent[width].append(_timed(lambda: target.verify(5, tree)))
-                spent["read"].append(_timed(many.sum))
+                    spent[width].append(_timed(lambda: target.verify(5, tree), clock))
+                spent["read"].append(_timed(many.sum, clock))
                 layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
                 hooks = [each.register_forward_pre_hook(begin) for each in layers]
                 hooks += [each.register_forward_hook(end) for each in layers]
                 within.clear()
-                whole = _timed(lambda: target.verify(5, DraftTree.chain([])))
+                whole = _timed(lambda: target.verify(5, DraftTree.chain([])), clock)
                 for hook in hooks:
                     hook.remove()
                 last = within[model.get_output_embeddings()]
@@ -268,6 +268,9 @@ def main(words: Sequence[str]) -> None:
     asked, steps = chosen(tokenizer), defaultdict(list)
     measured = {"to_first_token_s": median(to_first_token(3))}
     measured |= passes({"packed": target, "unpacked": plain, "draft": draft}, 2 * options.rounds)
+    torch.set_num_threads(os.cpu_count() or 1)
+    measured |= passes({"all_threads": target}, 2 * options.rounds, time.perf_counter)
+    torch.set_num_threads(1)
     widths = {1: 1.0} | {width: measured[f"packed_w{width}_over_w1"].value for width in WIDTHS[1:]}
     token = measured["draft_pass_ms"].value / measured["packed_pass_ms"].value
     pair.prices = PassPrices(widths, drafted_token=token)
@@ -276,7 +279,7 @@ def main(words: Sequence[str]) -> None:
         whole = sum(getattr(step, part) for step in done for part in PARTS)
         measured[f"{_slug(name)}_outside_passes"] = 1 - sum(step.verify_seconds for step in done) / whole
     counted = {f"{kind}_prompt_tokens": len(ids) for kind, ids in asked.items()}
-    counted |= {"tokens": options.tokens, "rounds": options.rounds, "load": load}
+    counted |= {"threads": os.cpu_count(), "tokens": options.tokens, "rounds": options.rounds, "load": load}
     with chdir(options.out):
         report.save("seconds", counted, measured)
 
