@@ -236,10 +236,6 @@ _ROWS = (
     Method(
         "Lookahead", "lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
         "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
-        variants={
-            "Lookahead, released count": lambda bench: Lookahead(full_match=False),
-            "Lookahead, pool from the prompt": lambda bench: Lookahead(from_prompt=True),
-        },
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(

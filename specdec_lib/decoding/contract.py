@@ -31,7 +31,7 @@ class Capture:
     layers: tuple[int, ...] = ()
     #: (block, head) pairs, both from 0, whose attention rows are kept.
     heads: tuple[tuple[int, int], ...] = ()
-    #: The target's most likely tokens, so many, after each position of a pass (:class:`Outputs`). 0 asks for none.
+    #: The target's most likely tokens, so many, after each node of a pass (:class:`Outputs`). 0 asks for none.
     topk: int = 0
 
     def __post_init__(self) -> None:
@@ -60,8 +60,6 @@ class Context:
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
     #: ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
-    #: The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
-    prompt_outputs: Outputs | None = field(repr=False, default=None)
     #: Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     token_ids: int | None = None
 
@@ -104,19 +102,7 @@ class Drafter(ABC):
     replays : {"any", "greedy", "never"}
         On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
         probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on
-        the outputs of rejected nodes or passengers, which no recording has.
-
-    Examples
-    --------
-    >>> from specdec_lib import Drafter, DraftTree, generate, load_model
-    >>> class Stutter(Drafter):
-    ...     def propose(self, context, limit):
-    ...         return DraftTree.chain(context.tokens[-1:])
-    >>> model, tokenizer = load_model("pocket")
-    >>> prompt = tokenizer("x = 0000")["input_ids"]
-    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=8) for d in (Stutter(), None))
-    >>> fast.tokens == plain.tokens
-    True
+        the target's outputs (``capture.topk``), which no recording has.
     """
 
     capture: Capture = Capture()

@@ -13,7 +13,7 @@ import torch
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
 from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Context, Drafter
-from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
+from specdec_lib.decoding.outputs import Outputs, QueuedTopK
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import (
     Sampling,
@@ -52,7 +52,7 @@ class Verifier(Protocol):
     clock: HostClock
     #: When the last verification's pass was done, what is then made of its logits left out.
     passed: Any
-    #: The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
+    #: The most likely tokens after each node of the tree last verified; None where nobody asked.
     outputs: Outputs | None
 
     def first(self, context: Context) -> int:
@@ -67,7 +67,7 @@ class Verifier(Protocol):
 
 @dataclass
 class ModelVerifier:
-    """Verifies by running the target; ``topk`` most likely tokens of each position are kept as ``outputs``.
+    """Verifies by running the target; ``topk`` most likely tokens after each node are kept as ``outputs``.
 
     ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
     """
@@ -82,12 +82,7 @@ class ModelVerifier:
     outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
-        if self.topk:
-            parts: list[QueuedTopK] = []
-            logits = self.target.extend(context.tokens, lambda rows: parts.append(QueuedTopK(rows, self.topk)))
-            self.outputs = joined(parts)
-        else:
-            logits = self.target.extend(context.tokens)
+        logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
@@ -207,7 +202,6 @@ def decode(
 
         began = clock.mark()
         token = verifier.first(context)
-        context.prompt_outputs = verifier.outputs
         emit([token])
         if on_tokens is not None:
             on_tokens([token])

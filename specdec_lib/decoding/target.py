@@ -41,8 +41,6 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
-#: Logits of a prompt held at once where those of every position are asked for: 128 MiB in float32.
-LOGITS_AT_ONCE = 2**25
 #: Tokens of a chain whose mask is cut from one that is kept: drafts, and not the parts of a prompt.
 STRIP_ROWS = 32
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
@@ -69,7 +67,7 @@ class Target:
         check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model, inner, config = model, unwrapped(model), decoder_config(model)
-        self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
+        self.layers = config.num_hidden_layers
         # The most likely tokens are read off the logits: no pass differs for them.
         self.runtime, self.capture = runtime, replace(capture, topk=0)
         self._states: dict[int, torch.Tensor] = (
@@ -124,19 +122,13 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(
-        self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None
-    ) -> torch.Tensor:
+    def extend(self, tokens: Sequence[int] | torch.Tensor) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        ``tokens`` may be a tensor on the model's device. ``each`` gets the logits after each of the tokens, some at a time, shape
-        (n, vocabulary), before the next pass overwrites them. Gives those after the last, shape (vocabulary,).
+        ``tokens`` may be a tensor on the model's device. Gives the logits after the last, shape (vocabulary,).
         """
-        size = PREFILL_CHUNK
-        if each is not None:
-            size = max(1, min(size, LOGITS_AT_ONCE // self._vocabulary))
-        for start in range(0, len(tokens), size):
-            chunk = tokens[start : start + size]
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = tokens[start : start + PREFILL_CHUNK]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
             if length and self._fits(width):
@@ -144,11 +136,9 @@ class Target:
             else:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
-                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=each is None)
+                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=True)
             if length == 0:
                 self._check_shown()
-            if each is not None:
-                each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
             self._seen = list(range(width)) if self._fits(width) and length else []
             self._commit(range(width))

@@ -124,16 +124,6 @@ def custom_generate(
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``assistant_model`` pass a
     :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
-
-    Examples
-    --------
-    >>> import specdec_lib
-    >>> from specdec_lib.drafters import PromptLookup
-    >>> model, tokenizer = specdec_lib.load_model("pocket")
-    >>> ids = tokenizer("import os", return_tensors="pt")["input_ids"]
-    >>> out = model.generate(ids, custom_generate=specdec_lib.custom_generate(PromptLookup()), max_new_tokens=8)
-    >>> out.shape[1] <= ids.shape[1] + 8
-    True
     """
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):

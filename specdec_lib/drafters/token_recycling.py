@@ -64,24 +64,18 @@ class TokenRecycling(Drafter):
         Nodes of the tree at each depth (:func:`template`).
     width : int
         Entries of a row (k).
-    from_prompt : bool
-        Fill the table from the target's outputs at the prompt's positions too. The published method does not.
     """
 
     replays = "never"
 
-    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, from_prompt: bool = False):
-        self.levels, self.width, self.from_prompt = tuple(levels), whole("width", width, 1), from_prompt
+    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8):
+        self.levels, self.width = tuple(levels), whole("width", width, 1)
         self._nodes = template(self.levels, self.width)
         self.capture = Capture(topk=self.width)
         self.reset()
 
     def reset(self) -> None:
         self.table: dict[int, np.ndarray] = {}
-
-    def start(self, context: Context) -> None:
-        if self.from_prompt:
-            self._learn(context.tokens[: context.prompt_length], context.prompt_outputs.tokens)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         """Fill the template from the table, level by level."""
@@ -105,8 +99,6 @@ class TokenRecycling(Drafter):
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         """Keep what the target found likely after the root and after every node, accepted or not."""
-        self._learn([outputs.root, *tree.tokens], outputs.tokens)
-
-    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
         # Copies row by row: a row must not keep the others of its pass alive.
-        self.table.update((token, row.copy()) for token, row in zip(tokens, likely, strict=True))
+        rows = zip([outputs.root, *tree.tokens], outputs.tokens, strict=True)
+        self.table.update((token, row.copy()) for token, row in rows)

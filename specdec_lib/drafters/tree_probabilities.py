@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,8 @@ class Judged:
     """For :meth:`TreeProbabilities.fitted`: features of each judged node's children, shape (children, :func:`width`), and the
     child that was emitted, -1 for none."""
 
-    features: list[np.ndarray]
-    outcomes: list[int]
-
-    @classmethod
-    def none(cls) -> Judged:
-        return cls([], [])
+    features: list[np.ndarray] = field(default_factory=list)
+    outcomes: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ REFUSED = [
     (lambda p: OneTree({"a": PromptLookup()}, p.prices, rate=-1.0), "rate is -1.0"),
     (lambda p: OneTree(dict.fromkeys("ab", PromptLookup()), p.prices), "sources 'a' and 'b' are one drafter"),
     (lambda p: TreeProbabilities.unfitted(["a"]).of(["d"]), "no weights for the source 'd'"),
-    (lambda p: TreeProbabilities.unfitted(["a"]).fitted(Judged.none(), ""), "nothing was judged"),
+    (lambda p: TreeProbabilities.unfitted(["a"]).fitted(Judged(), ""), "nothing was judged"),
     (lambda p: PassPrices({2: 1.0}), "expected a price above 0 for a pass over 1 token"),
     (lambda p: PassPrices({1: 0.0}), "expected a price above 0 for a pass over 1 token"),
     (lambda p: PassPrices({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number of tokens"),

@@ -166,7 +166,7 @@ def test_the_best_subtree_is_that_of_brute_force(seed):
 def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     """One source of two candidates whose shares tell how likely they are; the fitted probabilities are the true ones."""
     rng = np.random.default_rng(0)
-    observed, truth = Judged.none(), TreeProbabilities.unfitted(["a"])
+    observed, truth = Judged(), TreeProbabilities.unfitted(["a"])
     weights = truth.weights.copy()
     weights[FEATURES.index("match 1")], weights[FEATURES.index("log share")] = 0.5, 0.8
     for _ in range(4000):
