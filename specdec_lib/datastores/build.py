@@ -78,9 +78,7 @@ def build_tokens(
         raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
     if (index := files.present(path / dense.FOLDER)).exists():
-        raise store_files.StoreError(
-            f"{path} stays as it is, because {index} is of its tokens: remove it and run this again, or build into another folder"
-        )
+        raise store_files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     with store_files.replacing(path) as unfinished:
         arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
@@ -147,8 +145,7 @@ def _encoded(
             number += 1
             if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
                 raise TypeError(
-                    f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected one row of whole numbers "
-                    "(texts need an encoder: specdec_lib.datastores.build_from_texts)"
+                    f"document {number} is {ids.dtype} of shape {ids.shape}; expected token ids (for texts: build_from_texts)"
                 )
             if len(ids) < 2 and not skip_short:
                 raise ValueError(
@@ -158,8 +155,7 @@ def _encoded(
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
                 wrong = int(ids[(ids < 0) | (ids >= vocabulary)][0])
                 raise ValueError(
-                    f"document {number} has the token id {wrong}, outside the vocabulary of {vocabulary}; was it made with "
-                    "another tokenizer?"
+                    f"document {number} has the token id {wrong}, outside the vocabulary of {vocabulary}: another tokenizer's?"
                 )
             yield ids
 

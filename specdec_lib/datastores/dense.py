@@ -131,8 +131,7 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, sto
         good = inside & (store.tokens[np.where(inside, places, 0)] != store.vocabulary)
         if not good.all():
             raise ValueError(
-                f"position {int(places[~good][0])} holds no token of {store.path}; expected the position of "
-                "the token after each state's own, within its document"
+                f"position {int(places[~good][0])} holds no token of {store.path}; expected that of each state's next token"
             )
         positions[whole.ntotal : whole.ntotal + len(places)] = places
         whole.add(np.ascontiguousarray(check_states(states, source.width)))

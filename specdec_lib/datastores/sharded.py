@@ -47,9 +47,7 @@ def write_shards(path: Path, count: int, **about: Any) -> None:
     shards = [TokenStore.open(path / shard_name(number)) for number in range(count)]
     kinds = {(shard.vocabulary, shard.manifest["tokenizer"]) for shard in shards}
     if len(kinds) != 1:
-        raise StoreError(
-            f"the shards of {path} have {len(kinds)} tokenizers; expected one or more shards of one tokenizer"
-        )
+        raise StoreError(f"the shards of {path} have {len(kinds)} tokenizers; expected shards of one tokenizer")
     vocabulary, tokenizer = kinds.pop()
     about |= {"vocabulary": vocabulary, "tokenizer": tokenizer, "shards": [_describe(shard) for shard in shards]}
     store_files.write_manifest(path / MANIFEST, FORMAT, about)

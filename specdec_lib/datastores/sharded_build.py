@@ -97,9 +97,7 @@ def build_sharded(
         files.recover(path)
         if (path / MANIFEST).is_file():
             if ShardedStore.open(path).manifest["build"] != key:
-                raise StoreError(
-                    f"{path} holds another store of shards than is asked for: remove it, or name another folder"
-                )
+                raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
         unfinished = files.beside(path, ".partial")
         if store_files.read_json(unfinished / BUILD) != key:

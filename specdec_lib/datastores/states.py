@@ -46,8 +46,7 @@ class ArrayStates:
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
             raise ValueError(
-                f"{self.positions.shape} positions come with states of shape "
-                f"{self.states.shape}; expected one position for each row of states"
+                f"positions have shape {self.positions.shape}, states {self.states.shape}; expected one position for each row"
             )
 
     @property
@@ -253,9 +252,7 @@ def _states(
             try:
                 check_states(part, key["width"])
             except ValueError as error:
-                raise ValueError(
-                    f"the states of the store's positions {keep} to {stop - 1}, stored as {key['dtype']}: {error}"
-                ) from None
+                raise ValueError(f"states of positions {keep} to {stop - 1} as {key['dtype']}: {error}") from None
             out[first[i] : first[i] + len(part)] = part
             bar.update(len(part))
     return out

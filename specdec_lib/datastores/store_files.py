@@ -102,10 +102,7 @@ def read_manifest(path: Path, form: str, missing: str) -> dict:
     if about is None or about.get("format") != form:
         raise StoreError(missing)
     if about.get("version") != VERSION:
-        raise StoreError(
-            f"{path} has version {about.get('version')} of the format, this library reads version {VERSION}; "
-            "build it again, or use the library it was built with"
-        )
+        raise StoreError(f"{path} has version {about.get('version')}, this library reads {VERSION}; build it again")
     if about.pop("sha256", None) != _own_sum(about):
         raise StoreError(f"{path} was altered after it was built (its sha256 differs); build it again")
     for name, known in about["files"].items():
@@ -113,10 +110,7 @@ def read_manifest(path: Path, form: str, missing: str) -> dict:
         if not file.is_file():
             raise StoreError(f"{file} is missing: the datastore is damaged; build it again")
         if file.stat().st_size != known["bytes"]:
-            raise StoreError(
-                f"{file} has {file.stat().st_size} bytes, its manifest says {known['bytes']}: the datastore is damaged; "
-                "build it again"
-            )
+            raise StoreError(f"{file} has {file.stat().st_size} bytes, not {known['bytes']}: damaged; build it again")
     return about
 
 
@@ -160,10 +154,7 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
     """Refuse altered files with a StoreError."""
     for name, about in files.items():
         if describe(folder / name)["sha256"] != about["sha256"]:
-            raise StoreError(
-                f"{folder / name} was altered after it was built (its sha256 differs from the "
-                "manifest's); build it again"
-            )
+            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs); build it again")
 
 
 def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
@@ -174,15 +165,9 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} cannot be read ({reason:.200}); build the datastore again") from None
     if array.dtype != dtype or array.shape != shape:
-        raise StoreError(
-            f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
-            f"shape {shape}: the datastore is damaged; build it again"
-        )
+        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, not {dtype} of {shape}: build it again")
     if array.offset + array.nbytes != path.stat().st_size or not array.flags.c_contiguous:
-        raise StoreError(
-            f"{path} has a damaged header: {array.nbytes} bytes of numbers from byte {array.offset} on, "
-            f"in a file of {path.stat().st_size}; build the datastore again"
-        )
+        raise StoreError(f"{path} has a damaged header, or lacks a part; build it again")
     return np.asarray(array)
 
 
@@ -190,9 +175,7 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
     """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
-            raise StoreError(
-                f"{path} holds the {what} {int(value)}; expected {least} to {most}: it was altered; build it again"
-            )
+            raise StoreError(f"{path} holds the {what} {int(value)}; expected {least} to {most}: build it again")
 
 
 @contextmanager

@@ -187,10 +187,7 @@ class SuffixIndex:
         store_files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
         store_files.check_range(store.path / "first.npy", first, 0, entries, "entry")
         if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
-            raise StoreError(
-                f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
-                "was altered; build the suffix array again"
-            )
+            raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to {entries}: build it again")
         return cls(store, suffixes, first, keys, about)
 
     def __repr__(self) -> str:
@@ -309,8 +306,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
     size = len(store.tokens)
     if size >= 2**31:
         raise ValueError(
-            f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
-            f"{2**31}: build several smaller stores, or one with max_tokens"
+            f"{store.path} has {size} tokens; expected fewer than {2**31}: build shards, or set max_tokens"
         )
     folder = store.path
     (folder / MANIFEST).unlink(missing_ok=True)

@@ -108,9 +108,7 @@ class TreeCache(Cache):
         if need <= self.capacity:
             return
         if self._static:
-            raise ValueError(
-                f"{need} positions are needed and the buffers hold {self.capacity}; make a runtime with a larger capacity"
-            )
+            raise ValueError(f"{need} positions are needed, the buffers hold {self.capacity}; make a larger runtime")
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():
             arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)

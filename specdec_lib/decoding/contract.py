@@ -180,9 +180,7 @@ def check_drafter(drafter: object) -> None:
     if isinstance(drafter, type):
         raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")
     if not isinstance(drafter, Drafter):
-        raise TypeError(
-            f"drafter is {drafter!r}; {expected}: one of specdec_lib.drafters, or of a subclass of specdec_lib.Drafter"
-        )
+        raise TypeError(f"drafter is {drafter!r}; {expected}, of a subclass of specdec_lib.Drafter")
     if not isinstance(drafter.capture, Capture):
         raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
     if drafter.replays not in get_args(Replays):

@@ -46,9 +46,7 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
         raise TypeError(f"input_ids has type {array.dtype}; expected whole numbers (token ids)")
     wrong = array[(array < 0) | (array >= vocabulary)]
     if wrong.size:
-        raise ValueError(
-            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was another tokenizer used?"
-        )
+        raise ValueError(f"token id {wrong[0]} is outside the model's vocabulary of {vocabulary}: another tokenizer's?")
     return array.tolist()
 
 
@@ -84,8 +82,7 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     found = frozenset(ids.reshape(-1).tolist())
     if given and found and not any(0 <= token < vocabulary_size(model) for token in found):
         raise ValueError(
-            f"eos_token_id is {eos_token_id!r}, which the model's vocabulary of {vocabulary_size(model)} does not have: the "
-            "output would never end; expected token ids, or an empty list for no end"
+            f"eos_token_id is {eos_token_id!r}, outside the vocabulary of {vocabulary_size(model)}; expected ids, or [] for no end"
         )
     return found
 
@@ -166,9 +163,7 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     # Wrappers such as PEFT's answer for the model inside.
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a causal language model of transformers, as load_model gives"
-        )
+        raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
     most = whole("max_new_tokens", max_new_tokens, 1)
     stop = stop_on_strings(stop_strings, tokenizer, model)
     limits = Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop)

@@ -150,9 +150,7 @@ def _alone(drafter: Drafter | None, vocabulary: int) -> Iterator[None]:
     with _CHANGING:
         for each in together:
             if id(each) in _IN_USE:
-                raise RuntimeError(
-                    f"{each!r} is in use by another generation; make a drafter for each that runs at the same time"
-                )
+                raise RuntimeError(f"{each!r} is in use by another generation; make a drafter for each")
         _IN_USE.update(map(id, together))
     try:
         for each in together:
@@ -219,9 +217,7 @@ def decode(
                 if drafter is not None and room > 1:
                     tree = drafter.propose(context, room - 1)
                     if not isinstance(tree, DraftTree):
-                        raise TypeError(
-                            f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, which may be empty"
-                        )
+                        raise TypeError(f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree")
                     if len(context.tokens) != context.prompt_length + len(new):
                         raise RuntimeError(f"{drafter!r} changed the number of context.tokens; it may only read them")
                     tree = tree.truncated(room - 1)
@@ -229,7 +225,7 @@ def decode(
                 drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
                 if drafted and max(drafted) >= context.vocabulary:
                     raise ValueError(
-                        f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
+                        f"{drafter!r} drafted token id {max(drafted)}, outside the target's vocabulary of "
                         f"{context.vocabulary}; was its data made with another tokenizer?"
                     )
                 path, token = verifier.verify(tree, context)
@@ -237,9 +233,7 @@ def decode(
                 if token is not None:
                     block.append(token)
                 if not block:
-                    raise RuntimeError(
-                        f"the recorded output ends after {len(new)} tokens without a reason: the trace was cut or changed"
-                    )
+                    raise RuntimeError(f"the trace ends after {len(new)} tokens without a reason: it was changed")
                 emitted = emit(block)
                 t2 = clock.mark()
                 path = tuple(path[:emitted])

@@ -85,9 +85,7 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         if drafter.replays == "never" or drafter.capture.topk:
             raise ValueError(f"{drafter!r} cannot be replayed: no recording has the outputs it needs; use generate()")
         if drafter.replays == "greedy" and not trace.sampling.greedy:
-            raise ValueError(
-                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'); replay a greedy trace"
-            )
+            raise ValueError(f"the trace was sampled and {drafter!r} is verified by rejection; replay a greedy trace")
         _check_captured(trace, drafter.capture)
     context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]

@@ -139,9 +139,7 @@ class Runtime:
         model = unwrapped(model)
         places = {parameter.device for parameter in model.parameters()}
         if len(places) > 1 or torch.device("meta") in places:
-            raise ValueError(
-                f"the model lies on {sorted(map(str, places))}; a runtime needs it on one device: leave the runtime out"
-            )
+            raise ValueError(f"the model is on {sorted(map(str, places))}; a runtime needs one device: leave it out")
         self.device = input_device(model)
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
@@ -155,9 +153,7 @@ class Runtime:
             )
         if mode == "graph" and recorder is None:
             if self.device.type != "cuda":
-                raise ValueError(
-                    f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use 'static'"
-                )
+                raise ValueError(f"mode is {mode!r}, the model on {self.device}; CUDA graphs need a GPU: use 'static'")
             recorder = CudaRecorder(self.device)
         widths = tuple(widths)
         if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
@@ -185,19 +181,13 @@ class Runtime:
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
-            raise ValueError(
-                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make a larger one"
-            )
+            raise ValueError(f"{longest} tokens may be needed, the runtime holds {self.capacity}; make a larger one")
         place = input_device(model)
         if place != self.device:
-            raise ValueError(
-                f"the model has moved to {place}, the runtime's buffers are on {self.device}; make a new runtime"
-            )
+            raise ValueError(f"the model has moved to {place}, the runtime is on {self.device}; make a new runtime")
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
-                raise RuntimeError(
-                    "the runtime is in use by another generation; make one of its own for a draft model that is the target"
-                )
+                raise RuntimeError("the runtime is in use by another generation; make one for each model")
             self._holder = weakref.ref(holder)
         self.cache.length = 0
         if self._recorder is not None:

@@ -70,7 +70,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
         raise UnsupportedModel(
-            f"{type(model).__name__} has no part called {model.base_model_prefix!r}: hidden states cannot be captured"
+            f"{type(model).__name__} has no part {model.base_model_prefix!r}: no states are captured"
         )
     return base
 
@@ -81,9 +81,7 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
     for child in base_model(model).children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
             return child
-    raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no list of {count} decoder blocks: its states cannot be captured"
-    )
+    raise UnsupportedModel(f"{type(model).__name__} has no list of {count} blocks: its states cannot be captured")
 
 
 def cache_argument(model: PreTrainedModel) -> str:
@@ -103,9 +101,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
             found = getattr(each, "execution_device", None)
             if found is not None:
                 return torch.device("cuda", found) if isinstance(found, int) else torch.device(found)
-    raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no weights on any device but 'meta'; load the checkpoint with from_pretrained"
-    )
+    raise UnsupportedModel(f"{type(unwrapped(model)).__name__} has no weights but on 'meta'; load the checkpoint")
 
 
 def devices(model: PreTrainedModel) -> set[torch.device]:
@@ -191,8 +187,7 @@ def check_paired(draft: PreTrainedModel, ids: int) -> None:
     own = token_ids(draft)
     if abs(own - ids) * 16 > max(own, ids):
         raise ValueError(
-            f"the draft model has {own} token ids, the target {ids}: they must share one tokenizer; if they do, load both "
-            "with specdec_lib.load_model, so that it is known"
+            f"the draft model has {own} token ids, the target {ids}: they must share one tokenizer, which load_model notes"
         )
 
 

@@ -270,26 +270,18 @@ class Target:
         """After the first pass: what was asked for must have been there to be read."""
         name = type(unwrapped(self.model)).__name__
         if self._unseen:
-            raise UnsupportedModel(
-                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}; use a drafter that needs none"
-            )
+            raise UnsupportedModel(f"{name} showed no states of layers {sorted(self._unseen)}; use another drafter")
         if self.rows is not None and any(row is None for row in self.rows.held()):
-            raise UnsupportedModel(
-                f"{name} computes attention by code of its own, so that its rows cannot be read; use PLD+ (h), PromptLookupHidden"
-            )
+            raise UnsupportedModel(f"{name} has its own attention, whose rows cannot be read; use PromptLookupHidden")
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
-            raise ValueError(
-                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (the final norm), or LAST ({LAST})"
-            )
+            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (final norm), or {LAST}")
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
-            raise UnsupportedModel(
-                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token; capture LAST alone"
-            )
+            raise UnsupportedModel(f"{type(unwrapped(self.model)).__name__} has several states; capture LAST alone")
 
         # The model may serve others at the same time: another thread, or a draft that is the target itself. A pass of
         # another thread may find the hook before torch has noted, or after it has forgotten, that it takes ``kwargs``.

@@ -44,18 +44,12 @@ def _check_settings(config) -> None:
     for name, nothing in _OTHER_METHODS.items():
         value = getattr(config, name, None)
         if value is not None and value != nothing:
-            raise ValueError(
-                f"{name} is {value!r}, which asks for another decoding method; leave it out, or pass {name}={nothing!r}"
-            )
+            raise ValueError(f"{name} is {value!r}, which asks for another method; leave it out, or pass {nothing!r}")
     if config.cache_implementation == "quantized":
-        raise ValueError(
-            "cache_implementation is 'quantized', but this decoding method has a cache of its own; leave it out"
-        )
+        raise ValueError("cache_implementation is 'quantized', but this method has a cache of its own; leave it out")
     for name in _OUTPUTS:
         if getattr(config, name, None):
-            raise ValueError(
-                f"{name} is set, but this decoding method gives tokens only; leave it out, or use specdec_lib.record"
-            )
+            raise ValueError(f"{name} is set, but this method gives tokens alone; leave it out, or use record()")
 
 
 def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:

@@ -100,13 +100,9 @@ class DraftTree:
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
             if not self.is_chain:
-                raise ValueError(
-                    "probabilities are given for a tree that is not a chain, which rejection sampling needs"
-                )
+                raise ValueError("probabilities are given for a tree that is no chain, which rejection sampling needs")
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
-                raise ValueError(
-                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
-                )
+                raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row a token")
 
     def _fill(self, tokens: list[int], parents: list[int], probabilities: torch.Tensor | None = None) -> None:
         self.tokens, self.parents, self.probabilities = tokens, parents, probabilities

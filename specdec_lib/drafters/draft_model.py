@@ -58,21 +58,14 @@ class AdaptiveDraftModel(Drafter):
     ):
         min_tokens, max_tokens = whole("min_tokens", min_tokens, 0), whole("max_tokens", max_tokens, 1)
         if min_tokens > max_tokens:
-            raise ValueError(
-                f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
-            )
+            raise ValueError(f"min_tokens is {min_tokens}, max_tokens {max_tokens}; expected min_tokens <= max_tokens")
         if not isinstance(unwrapped(model), PreTrainedModel):
-            raise TypeError(
-                f"model is a {type(model).__name__}; expected a causal language model of transformers "
-                "(specdec_lib.load_model gives one)"
-            )
+            raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
         check_model(model)
         self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
-                raise ValueError(
-                    f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)"
-                )
+                raise ValueError(f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path)")
             head.check(model)
             self._score = head.scorer(model.device)
             self._needs |= {"confidence"} if head.sees_confidence else set()
@@ -118,8 +111,7 @@ class AdaptiveDraftModel(Drafter):
             check_paired(self.model, context.token_ids)
         elif known.largest >= context.token_ids:
             raise ValueError(
-                f"the draft model has {known.largest + 1} token ids, the target {context.token_ids}: they must share one "
-                "tokenizer"
+                f"the draft model has {known.largest + 1} token ids, the target {context.token_ids}: they must share one tokenizer"
             )
         return known.within(context.vocabulary)
 

@@ -64,8 +64,7 @@ class Dresd(Drafter):
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(
-                f"the target's states have width {width}, those of {self.index.path} {self.index.width}: they are "
-                "another model's; build a dense index with this model"
+                f"the target's states have width {width}, those of {self.index.path} {self.index.width}: index this model's states"
             )
         self.survivors, self._drafted = 0, (EMPTY, [])
 

@@ -32,8 +32,7 @@ class HeadDrafter(Drafter):
     def __init__(self, model: PreTrainedModel, heads: DraftHead):
         if not isinstance(heads, self.kind):
             raise TypeError(
-                f"heads are {type(heads).__name__}; expected {self.kind.__name__} "
-                f"({self.kind.__name__}.load(path, model) reads some)"
+                f"heads are {type(heads).__name__}; expected {self.kind.__name__}, as its load(path, model) gives"
             )
         heads.check(model)
         self.ends = Ends(model)
@@ -86,16 +85,12 @@ class StaticTreeDrafter(HeadDrafter):
         depths: list[int] = []
         for i, (parent, rank) in enumerate(shape):
             if not -1 <= parent < i or rank < 0:
-                raise ValueError(
-                    f"node {i} of the shape is {(parent, rank)}; expected an earlier node, or -1, and a rank of 0 or more"
-                )
+                raise ValueError(f"node {i} is {(parent, rank)}; expected an earlier node, or -1, and a rank from 0 up")
             depths.append(1 if parent < 0 else depths[parent] + 1)
         if not depths:
             raise ValueError("the shape has no node; expected at least one")
         if heads.depth and max(depths) > heads.depth:
-            raise ValueError(
-                f"the shape has {max(depths)} levels and the heads predict {heads.depth}; give a flatter one"
-            )
+            raise ValueError(f"the shape has {max(depths)} levels, the heads predict {heads.depth}; give a flatter one")
         self.shape = list(shape)
         # For each level its nodes, and how many choices they need of a parent.
         by_depth = sorted(range(len(depths)), key=lambda node: (depths[node], shape[node][0], node))

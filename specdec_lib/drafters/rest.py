@@ -109,13 +109,9 @@ class Rest(Drafter):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
         if self.min_ngram > self.max_ngram:
-            raise ValueError(
-                f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram no larger than max_ngram"
-            )
+            raise ValueError(f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram <= max_ngram")
         if selection == "random" and self.choices < self.length:
-            raise ValueError(
-                f"choices is {choices}, length {length}; expected room for one continuation, choices >= length"
-            )
+            raise ValueError(f"choices is {choices}, length {length}; expected choices >= length, one continuation")
         if rows is not None and selection != "released":
             raise ValueError(f"rows is {rows} with selection {selection!r}; expected selection 'released', or no rows")
         if self.seed >= 2**63:

@@ -29,9 +29,7 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     above, products = [-1], [1]
     for depth, count in enumerate(levels, start=1):
         if not 1 <= count <= len(above) * width:
-            raise ValueError(
-                f"level {depth} has {count} nodes; expected 1 to {len(above) * width}, {width} for each above"
-            )
+            raise ValueError(f"level {depth} has {count} nodes; expected 1 to {len(above) * width}, {width} a parent")
         children = [
             (product * (rank + 1), place, rank) for place, product in enumerate(products) for rank in range(width)
         ]

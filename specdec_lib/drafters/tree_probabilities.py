@@ -121,7 +121,6 @@ class TreeProbabilities:
                 raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with "
-                "`python -m specdec_lib fit-tree`"
+                f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with fit-tree"
             ) from None
         return cls(sources, weights, fitted_on)

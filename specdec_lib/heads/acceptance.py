@@ -201,9 +201,7 @@ class Examples:
             if values is None:
                 continue
             if values.shape != self.states.shape[:1]:
-                raise ValueError(
-                    f"{name} has shape {tuple(values.shape)}; expected one entry for each of {len(self.states)} states"
-                )
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; expected ({len(self.states)},)")
             wrong = values[~((values >= 0) & (values <= 1))]
             if len(wrong):
                 raise ValueError(f"{name} holds {float(wrong[0])}; expected probabilities in [0, 1]")

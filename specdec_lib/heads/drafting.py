@@ -32,9 +32,7 @@ class Ends:
     def __init__(self, model: PreTrainedModel):
         self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
         if self._output is None:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has no output layer for heads to share; use another drafter"
-            )
+            raise UnsupportedModel(f"{type(model).__name__} has no output layer for the heads; use another drafter")
         weight, config = self._output.weight, decoder_config(model)
         self.device, self.vocabulary = weight.device, vocabulary_size(model)
         self.width = config.hidden_size

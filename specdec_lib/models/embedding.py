@@ -55,9 +55,7 @@ def embed_store(
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
     if model.training:
-        raise ValueError(
-            f"{type(model).__name__} is in training mode, where dropout changes its states; call model.eval() first"
-        )
+        raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
     vocabulary = vocabulary_size(model)
     if store.vocabulary > vocabulary:
         raise ValueError(
