@@ -221,11 +221,6 @@ class ShardedSuffixIndex:
             entries = out
         return match, tokens, entries
 
-    def verify(self) -> None:
-        """Read every byte of every shard; StoreError where one differs from the checksums."""
-        for shard in self.shards:
-            shard.verify()
-
 
 class Neighbour(NamedTuple):
     """A stored state: its score, and the tokens from its continuation's first on."""

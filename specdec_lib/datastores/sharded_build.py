@@ -72,7 +72,6 @@ def build_sharded(
     *,
     sources: Sequence[dict] = (),
     max_tokens: int | None = None,
-    short_documents: str = "skip",
     build: Callable[[Sequence[ShardJob]], Iterator[Path]] = build_here,
     progress: bool = True,
 ) -> None:
@@ -89,9 +88,10 @@ def build_sharded(
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")
     path = store_files.located(path)
-    options = {"sources": list(sources), "short_documents": short_documents}
-    key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens, **options}
-    options["max_tokens"] = None if max_tokens is None else max(1, max_tokens // len(parts))
+    key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens}
+    key |= {"sources": list(sources), "short_documents": "skip"}
+    most = None if max_tokens is None else max(1, max_tokens // len(parts))
+    options = {"sources": list(sources), "max_tokens": most}
     store_files.check_target(path, MANIFEST, "store of shards")
     with store_files.build_lock(path):
         files.recover(path)

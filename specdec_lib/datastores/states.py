@@ -19,11 +19,10 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
-COVERS, DTYPES = ("truncate", "windows"), ("float16", "float32")
 #: Bytes of states that are in memory before they are written.
 STEP_BYTES = 1 << 27
 #: States handed out at once.
@@ -158,9 +157,8 @@ def write_states(
     window, width = whole("window", window, 1), whole("width", width, 1)
     batch_tokens = whole("batch_tokens", batch_tokens, 1)
     max_states = None if max_states is None else whole("max_states", max_states, 1)
-    for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+    one_of("cover", cover, ("truncate", "windows"))
+    one_of("dtype", dtype, ("float16", "float32"))
     if cover == "windows" and not 0 <= overlap < window:
         raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
     store_files.check_target(path, MANIFEST, "folder of hidden states")

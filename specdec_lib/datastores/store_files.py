@@ -41,13 +41,24 @@ def flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """A file that is written aside and renamed; after a kill the next one has the same name."""
+    aside = beside(path, ".new")
+    try:
+        with aside.open("wb") as file:
+            yield file
+            flush(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    aside.replace(path)
+
+
 def write_json(path: Path, content: dict) -> None:
     """Write a JSON file aside and rename it."""
-    aside = beside(path, ".new")
-    with aside.open("wb") as file:
+    with _written(path) as file:
         write(file, (json.dumps(content, indent=1) + "\n").encode())
-        flush(file)
-    os.replace(aside, path)
     flush_folder(path.parent)
 
 
@@ -129,19 +140,11 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None =
 
 
 def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
-    """Write an array of one or two dimensions as ``dtype``, aside and renamed; an error leaves nothing."""
-    aside = beside(path, ".new")
-    rows = max(1, _WRITE_ENTRIES // (array.shape[1] if array.ndim == 2 else 1))
-    try:
-        with aside.open("wb") as file:
-            npy_header(file, dtype, *array.shape)
-            for begin in range(0, len(array), rows):
-                write(file, np.ascontiguousarray(array[begin : begin + rows], dtype).data)
-            flush(file)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    aside.replace(path)
+    """Write an array of one dimension as ``dtype``, aside and renamed; an error leaves nothing."""
+    with _written(path) as file:
+        npy_header(file, dtype, len(array))
+        for begin in range(0, len(array), _WRITE_ENTRIES):
+            write(file, np.ascontiguousarray(array[begin : begin + _WRITE_ENTRIES], dtype).data)
 
 
 def describe(path: Path) -> dict:

@@ -54,6 +54,15 @@ def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
+def check_vocabulary(store: TokenStore, vocabulary: int) -> None:
+    """Refuse a store of another tokenizer than that of a model of so many token ids."""
+    if store.vocabulary > vocabulary:
+        raise ValueError(
+            f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do not share a tokenizer; build a store "
+            "for this model"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class TokenStore:
     """Tokens of many documents, memory-mapped and read-only."""
@@ -132,7 +141,7 @@ class TokenStore:
         own = tokenizer_fingerprint(tokenizer)
         if known != own:
             raise StoreError(
-                f"{self.path} holds the tokens of another tokenizer ({known[:12]}, yours is {own[:12]}); build a store for this model"
+                f"{self.path} holds the tokens of another tokenizer ({known[:12]}, yours is {own[:12]}); build one for this model"
             )
 
     def verify(self) -> None:

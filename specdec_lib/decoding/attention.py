@@ -37,14 +37,15 @@ RUNNING = _Running()
 class _Setting:
     """A setting of the whole process: the first of those who need it makes it, the last takes it back."""
 
-    def __init__(self, make: Callable[[], Callable[[], None]]):
-        self._make, self._lock, self._users, self._undo = make, threading.Lock(), 0, None
+    def __init__(self, make: Callable[[], AbstractContextManager]):
+        self._make, self._lock, self._users, self._made = make, threading.Lock(), 0, nullcontext()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._users:
-                self._undo = self._make()
+                self._made = self._make()
+                self._made.__enter__()
             self._users += 1
         try:
             yield
@@ -52,23 +53,20 @@ class _Setting:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._undo()
+                    self._made.__exit__(None, None, None)
 
 
-def _leave_cudnn() -> Callable[[], None]:
+@_Setting
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
-    return lambda: torch.backends.cuda.enable_cudnn_sdp(before)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def _leave_compiled_code() -> Callable[[], None]:
-    stance = torch.compiler.set_stance("force_eager")
-    return lambda: stance.__exit__(None, None, None)
-
-
-_without_cudnn = _Setting(_leave_cudnn)
 #: Runs what ``torch.compile`` wraps as it is, hooks and all.
-uncompiled = _Setting(_leave_compiled_code)
+uncompiled = _Setting(lambda: torch.compiler.set_stance("force_eager"))
 
 
 def backends(device: torch.device) -> AbstractContextManager[None]:

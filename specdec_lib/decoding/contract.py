@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -84,7 +84,6 @@ class Evidence(NamedTuple):
     attention: float = 0.0
 
 
-#: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
 Replays = Literal["any", "greedy", "never"]
 
 
@@ -94,18 +93,13 @@ class Drafter(ABC):
     The calls of a generation are ``start``, then for each pass of the target ``propose`` (left out where there is room for one
     token only) and ``verified``, then ``finish``. A drafter may keep what it learned from one generation to the next; ``reset``
     makes it forget that. The loop calls ``reset`` before a target with another number of token ids.
-
-    Attributes
-    ----------
-    capture : Capture
-        What it needs of the target's computation; nothing by default.
-    replays : {"any", "greedy", "never"}
-        On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
-        probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on
-        the target's outputs (``capture.topk``), which no recording has.
     """
 
+    #: What it needs of the target's computation.
     capture: Capture = Capture()
+    #: On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
+    #: probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on the
+    #: target's outputs (``capture.topk``), which no recording has.
     replays: Replays = "any"
     #: Token ids of the target that it served last; the loop's.
     _vocabulary: int | None = None
@@ -183,5 +177,4 @@ def check_drafter(drafter: object) -> None:
         raise TypeError(f"drafter is {drafter!r}; {expected}, of a subclass of specdec_lib.Drafter")
     if not isinstance(drafter.capture, Capture):
         raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
-    if drafter.replays not in get_args(Replays):
-        raise ValueError(f"{drafter!r} has replays {drafter.replays!r}; expected one of {', '.join(get_args(Replays))}")
+    one_of(f"replays of {drafter!r}", drafter.replays, get_args(Replays))

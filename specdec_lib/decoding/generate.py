@@ -188,6 +188,10 @@ def generate(
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
     drafters that propose tokens only, in distribution for those that sample from a draft model.
 
+    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
+    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
+
     Parameters
     ----------
     model : PreTrainedModel
@@ -208,12 +212,6 @@ def generate(
     runtime : Runtime, optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
         without one. The tokens are the same in float32.
-
-    Notes
-    -----
-    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
-    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
-    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
     """
     if drafter is not None:
         check_drafter(drafter)

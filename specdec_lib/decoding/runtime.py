@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.attention import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
 from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, unwrapped
@@ -26,7 +26,6 @@ from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-MODES = ("auto", "static", "graph")
 #: Rotary embeddings whose frequencies depend on the largest position, which the host reads in each pass.
 _READ_BY_HOST = {"dynamic", "longrope"}
 _TAKING = threading.Lock()
@@ -102,6 +101,9 @@ class _Kept:
 class Runtime:
     """How the passes of one model are run; made once and used by many generations, one at a time.
 
+    Weights that were moved since graphs were recorded are seen at the start of a generation, and graphs recorded anew;
+    to move them within one is an error that nobody sees.
+
     Parameters
     ----------
     model : PreTrainedModel
@@ -116,16 +118,6 @@ class Runtime:
         room up to a width of 128.
     recorder : callable, optional
         Records the passes of graph mode as :class:`CudaRecorder` does, which is the default.
-
-    Attributes
-    ----------
-    passes : Counter
-        Passes run by width, and eager ones, the prompts' among them, under ``"eager"``.
-
-    Notes
-    -----
-    Weights that were moved since graphs were recorded are seen at the start of a generation, and graphs recorded anew;
-    to move them within one is an error that nobody sees.
     """
 
     def __init__(
@@ -141,8 +133,7 @@ class Runtime:
         if len(places) > 1 or torch.device("meta") in places:
             raise ValueError(f"the model is on {sorted(map(str, places))}; a runtime needs one device: leave it out")
         self.device = input_device(model)
-        if mode not in MODES:
-            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+        one_of("mode", mode, ("auto", "static", "graph"))
         read = _rotary_types(decoder_config(model)) & _READ_BY_HOST
         if mode == "auto":
             mode = "graph" if self.device.type == "cuda" and not read else "static"
@@ -162,6 +153,7 @@ class Runtime:
         # Kernels want rows of masks that begin at multiples of 8.
         slots = -(-(self.capacity + max(widths[-1], WIDTHS[-1])) // 8) * 8
         self.cache = TreeCache(decoder_config(model).num_hidden_layers, slots, static=True)
+        #: Passes run by width, and eager ones, the prompts' among them, under ``"eager"``.
         self.passes: Counter[int | str] = Counter()
         self._last_position = last_position(model, slots - 1)
         self._columns = torch.arange(slots, device=self.device)

@@ -97,18 +97,6 @@ def custom_generate(
     at each position as plain decoding applies them. With ``do_sample=True`` a token is a function of (seed, prompt,
     position), and a draft model draws with the temperature, top-p and top-k that are set.
 
-    Parameters
-    ----------
-    seed : int
-        For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
-    streamer : transformers.BaseStreamer, optional
-        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
-        ``generate(streamer=...)`` on to its own methods alone.
-    on_finish : callable, optional
-        Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
-
-    Notes
-    -----
     Before any token is decoded ``generate`` refuses, by name and with a ValueError, a batch, padding, inputs of the model other
     than one prompt's tokens, outputs other than tokens, and settings of another decoding method (beams, ...). The output ends
     where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more. The cache is
@@ -118,6 +106,16 @@ def custom_generate(
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``assistant_model`` pass a
     :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
+
+    Parameters
+    ----------
+    seed : int
+        For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
+    streamer : transformers.BaseStreamer, optional
+        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
+        ``generate(streamer=...)`` on to its own methods alone.
+    on_finish : callable, optional
+        Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
     """
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):

@@ -71,14 +71,6 @@ class DraftTree:
     probabilities : float tensor, shape (n, vocabulary), optional
         The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
         rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
-
-    Attributes
-    ----------
-    copied_from : int or None
-        Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
-        after it (:meth:`chain`). It is no part of equality.
-    scores, sources, passengers
-        The drafter's notes (:meth:`annotated`), None without.
     """
 
     __slots__ = (
@@ -106,9 +98,12 @@ class DraftTree:
 
     def _fill(self, tokens: list[int], parents: list[int], probabilities: torch.Tensor | None = None) -> None:
         self.tokens, self.parents, self.probabilities = tokens, parents, probabilities
+        #: The drafter's notes (:meth:`annotated`), None without.
         self.scores: list[float] | None = None
         self.sources: list[str] | None = None
         self.passengers: Passengers | None = None
+        #: Position in prompt and output of the token that the first node is a copy of; those after it are copies of those after
+        #: it (:meth:`chain`). It is no part of equality.
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
@@ -177,27 +172,11 @@ class DraftTree:
         return tree
 
     @classmethod
-    def from_drafts(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
-        """A batch of drafts, common prefixes merged; nodes in order of first appearance."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        known: dict[tuple[int, int], int] = {}
-        for draft in drafts:
-            node = -1
-            for token in map(index, draft):
-                child = known.get((node, token))
-                if child is None:
-                    child = known[node, token] = len(tokens)
-                    tokens.append(token)
-                    parents.append(node)
-                node = child
-        return cls(tokens, parents)
+    def from_drafts(cls, drafts: Iterable[Sequence[int]], merge: bool = True) -> DraftTree:
+        """A batch of drafts, common prefixes merged; nodes in order of first appearance.
 
-    @classmethod
-    def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
-        """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
-
-        Equal prefixes are nodes several times; following the tokens leads to the first of them, so the longest match is found.
+        Without ``merge`` each draft is a branch of its own, as a dense batch is verified. Equal prefixes are then nodes several
+        times; following the tokens leads to the first of them, so the longest match is found.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -205,10 +184,15 @@ class DraftTree:
         for draft in drafts:
             node, first = -1, -1
             for token in map(index, draft):
-                parents.append(node)
-                node = len(tokens)
-                tokens.append(token)
+                known = children.get((first, token)) if merge else None
+                if known is None:
+                    parents.append(node)
+                    known = len(tokens)
+                    tokens.append(token)
+                node = known
                 first = children.setdefault((first, token), node)
+        if tokens and min(tokens) < 0:
+            raise ValueError(f"tokens hold {min(tokens)}; expected token ids, 0 or more")
         tree = cls.unchecked(tokens, parents)
         tree._children = children
         return tree
@@ -272,7 +256,7 @@ class DraftTree:
         return self.is_chain and self.passengers is None
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first such child's."""
+        """Map from (parent index, token id) to the child's index; where drafts were not merged, the first such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children

@@ -64,14 +64,10 @@ class HeadDrafter(Drafter):
 
 
 class StaticTreeDrafter(HeadDrafter):
-    """Draft a tree whose shape is given.
+    """Draft a tree whose shape is given: for each node its parent (-1: the root) and its rank among the parent's choices, from 0.
 
-    Parameters
-    ----------
-    shape : list of (int, int), optional
-        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
-        tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`), as
-        deep as the heads predict; :meth:`grown` takes one that suits the heads.
+    Parents come first. By default it has as many nodes at each depth as the published one
+    (:func:`~specdec_lib.drafters.token_recycling.template`), as deep as the heads predict; :meth:`grown` takes one that suits them.
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.

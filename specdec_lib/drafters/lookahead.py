@@ -86,8 +86,7 @@ class Lookahead(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         drafts = self.pool.after(context.tokens[-1]) if self._filled else []
-        make = DraftTree.from_drafts if self.merge else DraftTree.batch
-        tree = make(draft[:limit] for draft in drafts)
+        tree = DraftTree.from_drafts((draft[:limit] for draft in drafts), self.merge)
         return tree.annotated(passengers=self._passengers(len(tree) + 1))
 
     def _passengers(self, size: int) -> Passengers:

@@ -107,11 +107,6 @@ class OneTree(Drafter):
         Step size of the online fit; 0 keeps the weights as they are.
     observe : bool
         Keep what was judged in ``observed``, to fit the weights on.
-
-    Attributes
-    ----------
-    expected, drafted : float, int
-        Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
     """
 
     def __init__(
@@ -165,6 +160,7 @@ class OneTree(Drafter):
         self.weights = self.probabilities.weights.copy()
         # As much as a hundred judged nodes say by themselves: the fit is not unlearned at the first surprise.
         self._scale = np.full(len(self.weights), 10.0)
+        #: Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
         self.expected, self.drafted = 1.0, 0
         self._steps = 0
 

@@ -56,12 +56,7 @@ class TokenRecycling(Drafter):
     Where a token stands at several nodes of one pass, its row is that of the last of them; the released code leaves that to the
     GPU. It also starts with a table of zeros, so that tokens never read propose token 0.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Nodes of the tree at each depth (:func:`template`).
-    width : int
-        Entries of a row (k).
+    ``levels`` are the nodes of the tree at each depth (:func:`template`), ``width`` the entries of a row (k).
     """
 
     replays = "never"

@@ -207,7 +207,6 @@ def _ids_store(
             folder,
             read(),
             vocabulary,
-            short_documents="skip",
             progress=False,
             finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
             **about,

@@ -24,12 +24,8 @@ class DraftVocabulary:
     The draft's id ``i`` stands for the target's id ``ids[i]``. Every other token of a context is fed as ``unknown`` and
     never drafted: its draft probability is 0, so that rejection sampling over the target's vocabulary stays exact.
 
-    Parameters
-    ----------
-    ids : sequence of int, length V
-        Ids of the target, ascending.
-    unknown : int, optional
-        Row of the draft's embedding for all other tokens; V by default, a row of its own. Rows from V on are never drafted.
+    ``ids``, of length V, are ascending. ``unknown`` is the row of the draft's embedding for all other tokens; V by default, a row
+    of its own. Rows from V on are never drafted.
     """
 
     #: Whether the draft has every token of the target under the target's own id.

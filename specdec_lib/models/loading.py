@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.served_models import know_tokenizer, soft_capped
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
@@ -46,9 +47,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return dtype
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; expected 'auto' or one of {', '.join(_DTYPES)}")
-    return _DTYPES[dtype]
+    return _DTYPES[one_of("dtype", dtype, ("auto", *_DTYPES))]
 
 
 def load_model(
@@ -59,6 +58,8 @@ def load_model(
     trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready to decode.
+
+    The model is in evaluation mode, with SDPA attention where the architecture has it.
 
     Parameters
     ----------
@@ -72,8 +73,6 @@ def load_model(
         ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
-
-    The model is in evaluation mode, with SDPA attention where the architecture has it.
     """
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:

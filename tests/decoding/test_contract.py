@@ -77,7 +77,7 @@ def test_the_time_to_learn_from_a_pass_is_drafting_time(llama):
         lambda: DraftTree.chain([5, 6, 7, 8]),
         lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
         lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
-        lambda: DraftTree.batch([[5, 6], [5, 7]]),
+        lambda: DraftTree.from_drafts([[5, 6], [5, 7]], merge=False),
     ],
     ids=["chain", "drawn chain", "tree", "batch"],
 )

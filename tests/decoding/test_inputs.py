@@ -98,7 +98,7 @@ EXPECTED = r"expected an object with capture, start\(\) and propose\(\).*"
         ("pld", TypeError, EXPECTED + "a subclass of specdec_lib.Drafter"),
         (PromptLookup, TypeError, EXPECTED + r"make one, PromptLookup\(...\)"),
         (declaring(capture=(1,)), TypeError, r"has capture \(1,\); expected"),
-        (declaring(replays="sometimes"), ValueError, "has replays 'sometimes'; expected"),
+        (declaring(replays="sometimes"), ValueError, "is 'sometimes'; expected one of any, greedy, never"),
     ],
     ids=["duck", "text", "class", "capture", "replays"],
 )

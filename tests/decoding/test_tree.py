@@ -91,7 +91,11 @@ def test_a_chain_is_the_tree_of_one_draft(tokens, depth):
 
 @given(drafts, st.integers(0, 5))
 def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
-    for tree in (DraftTree.from_drafts(lists), DraftTree.batch(lists), DraftTree.batch(lists).truncated(depth)):
+    for tree in (
+        DraftTree.from_drafts(lists),
+        DraftTree.from_drafts(lists, merge=False),
+        DraftTree.from_drafts(lists, merge=False).truncated(depth),
+    ):
         children = dict(tree.children())
         sent = pickle.loads(pickle.dumps(tree))
         assert sent == tree and (sent.depths, sent.is_chain) == (tree.depths, tree.is_chain)
@@ -142,7 +146,7 @@ def test_malformed_trees_are_refused(make, says):
         DraftTree.chain,
         lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
         lambda tokens: DraftTree.from_drafts([tokens]),
-        lambda tokens: DraftTree.batch([tokens]),
+        lambda tokens: DraftTree.from_drafts([tokens], merge=False),
         lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
     ],
 )

@@ -370,7 +370,9 @@ def test_a_batch_of_drafts_is_merged_as_its_trie_is():
     """Prefixes that a batch has several times are one node, with the features of the first."""
     drafts = [[1, 2, 3], [1, 2, 4], [5], [1, 2, 3, 6]]
     other = DraftTree.chain([1, 2, 7])
-    batch, trie = (_merged([tree, other]) for tree in (DraftTree.batch(drafts), DraftTree.from_drafts(drafts)))
+    batch, trie = (
+        _merged([tree, other]) for tree in (DraftTree.from_drafts(drafts, merge=False), DraftTree.from_drafts(drafts))
+    )
     assert batch.count == trie.count == 7
     assert batch.tokens[:7].tolist() == trie.tokens[:7].tolist()
     assert batch.parents[:7].tolist() == trie.parents[:7].tolist()
