@@ -149,7 +149,7 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
         keys.append(reduction.apply(states))
         bar.update(len(states))
     joined = np.concatenate(keys)
-    ivf = faiss_index.inner_ivf(inner)
+    ivf = faiss_index.load_faiss().try_extract_index_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
         raise ValueError(
             f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no more lists than "
@@ -234,8 +234,13 @@ class DenseIndex:
         """Share of the variance of each component, largest first; float64 array, shape (width,)."""
         return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
-    def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`search`, with rows of the index instead of positions."""
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ``k`` stored positions whose keys have the largest inner product with each state's.
+
+        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
+        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
+        in ``store.tokens``, -1 where fewer were found.
+        """
         k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
@@ -253,16 +258,6 @@ class DenseIndex:
                 f"{self.path / 'index.faiss'} holds the row {int(rows.max())}; expected 0 to "
                 f"{len(self) - 1}: it was altered; build the dense index again"
             )
-        return scores, rows
-
-    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ``k`` stored positions whose keys have the largest inner product with each state's.
-
-        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
-        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
-        in ``store.tokens``, -1 where fewer were found.
-        """
-        scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])
 
     def verify(self) -> None:

@@ -75,18 +75,13 @@ def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
     return whole
 
 
-def inner_ivf(index: faiss.Index) -> Any:
-    """The IVF part of an index, None where it has none."""
-    return load_faiss().try_extract_index_ivf(index)
-
-
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
     """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
     faiss = load_faiss()
     inner = faiss.downcast_index(index)
     inner = faiss.downcast_index(inner.index) if isinstance(inner, faiss.IndexPreTransform) else inner
     for name, field, value, part in (
-        ("nprobe", "nprobe", nprobe, inner_ivf(index)),
+        ("nprobe", "nprobe", nprobe, faiss.try_extract_index_ivf(index)),
         ("ef_search", "efSearch", ef_search, getattr(inner, "hnsw", None)),
     ):
         if value is not None:

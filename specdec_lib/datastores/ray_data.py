@@ -82,8 +82,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadAndTokenize:
-    """A task of the stream: turns one piece of the documents into rows; what cannot be read ends its piece with a row that says
-    why."""
+    """A task of the stream: turns a piece of the documents into rows; what cannot be read ends it with a row that says why."""
 
     pieces: Sequence[tuple[int, Iterable[str]]]
     tokenizer: PreTrainedTokenizerBase

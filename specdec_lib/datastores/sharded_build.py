@@ -19,7 +19,7 @@ from specdec_lib import files
 from specdec_lib.datastores import dense, store_files, suffix_array
 from specdec_lib.datastores.build import build_tokens, encoder
 from specdec_lib.datastores.reduction import Moments, Reduction, fit
-from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, shard_name, write_shards
+from specdec_lib.datastores.sharded import MANIFEST, SHARD, ShardedStore, write_shards
 from specdec_lib.datastores.states import States
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
@@ -105,7 +105,7 @@ def build_sharded(
             unfinished.mkdir()
             store_files.write_json(unfinished / BUILD, key)
         jobs = [
-            ShardJob(unfinished / shard_name(number), documents, tokenizer, options)
+            ShardJob(unfinished / SHARD.format(number), documents, tokenizer, options)
             for number, documents in enumerate(parts)
         ]
         missing = [job for job in jobs if not (job.folder / suffix_array.MANIFEST).is_file()]

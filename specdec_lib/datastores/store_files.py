@@ -72,8 +72,7 @@ def read_json(path: Path) -> dict | None:
 
 
 def located(path: str | Path) -> Path:
-    """The path that a caller names: ``~`` expanded, absolute, symbolic links followed, so that a store behind a link is
-    replaced where it lies."""
+    """The path that a caller names, absolute, ``~`` expanded; a store behind a link is replaced where it lies."""
     try:
         if not os.fspath(path):
             raise RuntimeError("it is empty")
@@ -107,8 +106,7 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 
 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
-    """What :func:`write_manifest` wrote; a StoreError, of the words ``missing`` where there is none, if it or a size was
-    altered."""
+    """What :func:`write_manifest` wrote; a StoreError if it or a size was altered, of the words ``missing`` if there is none."""
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)

@@ -69,19 +69,14 @@ def _without_cudnn() -> Iterator[None]:
 uncompiled = _Setting(lambda: torch.compiler.set_stance("force_eager"))
 
 
-def backends(device: torch.device) -> AbstractContextManager[None]:
-    """Leave cuDNN's attention kernels of a GPU out for the time of the context.
+@contextmanager
+def settings(device: torch.device, as_written: bool = False) -> Iterator[None]:
+    """Leave cuDNN's attention kernels of a GPU out, and what ``torch.compile`` wraps where the model is to run as it is written.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one.
     """
-    return _without_cudnn() if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def settings(device: torch.device, as_written: bool) -> Iterator[None]:
-    """:func:`backends`, and :data:`uncompiled` where the model is to run as it is written."""
-    with backends(device), uncompiled() if as_written else nullcontext():
+    with _without_cudnn() if device.type == "cuda" else nullcontext(), uncompiled() if as_written else nullcontext():
         yield
 
 
@@ -241,9 +236,7 @@ class AttentionRows:
             self._rows[place] = row
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
-        """Rows of the last committed position, shape (heads, length); ``block`` are the places of its ancestors and itself in the
-        last pass, empty after prefill.
-        """
+        """The last committed position's rows, (heads, length); ``block``: its ancestors' and its own places in the last pass."""
         device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
         rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
         prefix = length - len(block)

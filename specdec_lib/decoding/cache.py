@@ -62,8 +62,7 @@ class _Slots(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.owner.capacity
 
-    def get_max_cache_shape(self) -> int:
-        return self.owner.capacity
+    get_max_cache_shape = get_max_length
 
 
 class TreeCache(Cache):

@@ -170,11 +170,9 @@ class WrappedDrafter(Drafter):
 
 def check_drafter(drafter: object) -> None:
     """Refuse what is no drafter, and what declares what cannot be declared."""
-    expected = "expected an object with capture, start() and propose()"
-    if isinstance(drafter, type):
-        raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")
     if not isinstance(drafter, Drafter):
-        raise TypeError(f"drafter is {drafter!r}; {expected}, of a subclass of specdec_lib.Drafter")
+        made = f": make one, {drafter.__name__}(...)" if isinstance(drafter, type) else ""
+        raise TypeError(f"drafter is {drafter!r}; expected an object of a subclass of specdec_lib.Drafter{made}")
     if not isinstance(drafter.capture, Capture):
         raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
     one_of(f"replays of {drafter!r}", drafter.replays, get_args(Replays))

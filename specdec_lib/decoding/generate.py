@@ -151,9 +151,8 @@ class Run:
         with torch.inference_mode(), Target(self.model, end, capture, capacity, runtime) as target:
             context.hidden, context.attention = target.hidden, target.attention
             try:
-                yield ModelVerifier(
-                    target, self.sampling, self.limits.eos, self.processors, clock_of(target.devices), capture.topk
-                )
+                clock = clock_of(target.devices)
+                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, capture.topk, clock=clock)
             finally:
                 # A drafter may keep its context; the target's buffers need not live as long.
                 context.hidden = context.attention = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -45,19 +46,22 @@ class Limits:
     stop_reason: str = "stop_string"
 
 
-class Verifier(Protocol):
+@dataclass(kw_only=True)
+class Verifier(ABC):
     """Knows the target's tokens."""
 
     #: Measures device time separately from host time.
-    clock: HostClock
+    clock: HostClock = field(default_factory=HostClock)
     #: When the last verification's pass was done, what is then made of its logits left out.
-    passed: Any
+    passed: Any = None
     #: The most likely tokens after each node of the tree last verified; None where nobody asked.
-    outputs: Outputs | None
+    outputs: Outputs | None = None
 
+    @abstractmethod
     def first(self, context: Context) -> int:
         """Take in the prompt and give the first new token."""
 
+    @abstractmethod
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         """Nodes of ``tree`` that the target emits, and its own next token (None where the output ends before)."""
 
@@ -66,7 +70,7 @@ class Verifier(Protocol):
 
 
 @dataclass
-class ModelVerifier:
+class ModelVerifier(Verifier):
     """Verifies by running the target; ``topk`` most likely tokens after each node are kept as ``outputs``.
 
     ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
@@ -76,10 +80,7 @@ class ModelVerifier:
     sampling: Sampling
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
-    clock: HostClock = field(default_factory=HostClock)
     topk: int = 0
-    passed: Any = None
-    outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
         logits = self.target.extend(context.tokens)

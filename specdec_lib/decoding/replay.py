@@ -8,15 +8,13 @@ nodes are not on record: a drafter that depends on outputs cannot be replayed, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match
-from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
-from specdec_lib.decoding.loop import Limits, decode
+from specdec_lib.decoding.loop import Limits, Verifier, decode
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -40,13 +38,10 @@ class Trace:
 
 
 @dataclass
-class TraceVerifier:
+class TraceVerifier(Verifier):
     """Verifies by looking the recorded tokens up."""
 
     trace: Trace
-    clock: HostClock = field(default_factory=HostClock)
-    passed: float = 0.0
-    outputs: None = None
 
     def first(self, context: Context) -> int:
         return self.trace.tokens[0]
@@ -58,9 +53,6 @@ class TraceVerifier:
         return exact_match(
             tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None, self.trace.limits.eos
         )
-
-    def commit(self, path: Sequence[int]) -> None:
-        pass
 
 
 def _check_captured(trace: Trace, capture: Capture) -> None:

@@ -21,7 +21,7 @@ from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
-from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, unwrapped
+from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, rope_settings, unwrapped
 from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
@@ -134,7 +134,7 @@ class Runtime:
             raise ValueError(f"the model is on {sorted(map(str, places))}; a runtime needs one device: leave it out")
         self.device = input_device(model)
         one_of("mode", mode, ("auto", "static", "graph"))
-        read = _rotary_types(decoder_config(model)) & _READ_BY_HOST
+        read = {entry.get("rope_type") for entry in rope_settings(model)} & _READ_BY_HOST
         if mode == "auto":
             mode = "graph" if self.device.type == "cuda" and not read else "static"
         if mode == "graph" and read:
@@ -167,9 +167,7 @@ class Runtime:
         return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
 
     def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
-        """Give the emptied buffers to ``holder`` until :meth:`give_back`, or for as long as it lives; those of the hidden states
-        are returned.
-        """
+        """Lend the emptied buffers to ``holder`` until :meth:`give_back`, or while it lives; gives those of the hidden states."""
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
@@ -289,10 +287,3 @@ class Runtime:
                 f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')"
             ) from error
         return _Recorded(graph, logits, [] if forward.rows is None else forward.rows.held(), forward.rows)
-
-
-def _rotary_types(config) -> set[str]:
-    """Kinds of the rotary embeddings of a model's layers."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    entries = (rope, *(entry for entry in rope.values() if isinstance(entry, dict)))
-    return {entry["rope_type"] for entry in entries if entry.get("rope_type")}

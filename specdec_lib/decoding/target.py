@@ -29,7 +29,6 @@ from specdec_lib.decoding.served_models import (
     check_kind,
     decoder_blocks,
     decoder_config,
-    devices,
     input_device,
     is_compiled,
     last_position,
@@ -76,7 +75,9 @@ class Target:
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, captures=self.capture != Capture())
-        self.device, self.devices = self.forward.device, devices(model)
+        self.device = self.forward.device
+        #: Where the weights lie when they are used.
+        self.devices = {self.device, *(w.device for w in model.parameters() if w.device.type != "meta")}
         # Drafts end at the model's last position; passengers may not.
         self._last_position = last_position(model, sys.maxsize - 1)
         self._strips: dict[int | None, torch.Tensor] = {}
@@ -160,9 +161,7 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root (the last emitted token), the tree's n nodes and its p passengers: the logits after each, in
-        that order, shape (1 + n + p, vocabulary).
-        """
+        """One pass over the root (the last token), n nodes and p passengers: the logits after each, (1 + n + p, vocabulary)."""
         width, length = tree.width, self.cache.length
         self._tree = tree
         self._reserve(width)

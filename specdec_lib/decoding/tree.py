@@ -64,13 +64,8 @@ class DraftTree:
     root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
     (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
-    Parameters
-    ----------
-    tokens : sequence of int, length n
-    parents : sequence of int, length n
-    probabilities : float tensor, shape (n, vocabulary), optional
-        The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
-        rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
+    ``probabilities``, float (n, vocabulary), are the distributions that the tokens of a chain were drawn from by a draft model;
+    verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
     """
 
     __slots__ = (

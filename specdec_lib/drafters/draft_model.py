@@ -191,8 +191,7 @@ class AdaptiveDraftModel(Drafter):
     def _choose(
         self, logits: torch.Tensor, sampling: Sampling, seen: Round
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
-        needed."""
+        """The next token, on the device and -1 where the logits are no numbers, and what it was chosen by where needed."""
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None

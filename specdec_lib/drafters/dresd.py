@@ -87,7 +87,7 @@ class Dresd(Drafter):
         states, token = context.hidden(LAST)[-1:], context.tokens[-1]
         if isinstance(self.index, ShardedDenseIndex):
             nearest = self.index.nearest(states, self.neighbours, length + 1)
-            survivors = [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
+            survivors = [(score, tokens[1:]) for score, tokens in nearest if tokens[0] == token]
             self.survivors = len(survivors)
         else:
             scores, found = (rows[0] for rows in self.index.search(states, self.neighbours))

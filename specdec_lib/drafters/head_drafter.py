@@ -95,8 +95,7 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for, by default of as many nodes as the published
-        one."""
+        """With the tree that these heads' accuracies on held-out answers ask for, by default as large as the published one."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:
@@ -126,5 +125,4 @@ class StaticTreeDrafter(HeadDrafter):
     def _choices(
         self, context: Context, depth: int, above: list[int], tokens: list[int], parents: list[int], width: int
     ) -> list[list[int]]:
-        """For each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens
-        after it."""
+        """After each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens."""

@@ -30,9 +30,7 @@ FORMAT = 1
 
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
-    """Where in the prompt the token at ``position`` was copied from: the same token with the longest common suffix, the last one
-    among equals; None if the prompt does not have it.
-    """
+    """The place in the prompt of the same token with the longest common suffix, the last among equals; None without one."""
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:

@@ -13,9 +13,7 @@ THETA = 10000.0
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of float x of shape (b, heads, n, width) at int64
-    positions of shape (n,).
-    """
+    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of x (b, heads, n, width) at positions (n,)."""
     half = x.shape[-1] // 2
     frequencies = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
@@ -64,8 +62,3 @@ class DecoderLayer(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))
         read = self.second_norm(x)
         return x + self.down(F.silu(self.gate(read)) * self.up(read)), (keys, values)
-
-
-def cut(past: Past, length: int) -> Past:
-    """The first ``length`` tokens of a cache; views."""
-    return past[0][:, :, :length], past[1][:, :, :length]

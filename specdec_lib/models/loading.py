@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from specdec_lib import paths
 from specdec_lib.decoding.checks import one_of
-from specdec_lib.decoding.served_models import know_tokenizer, soft_capped
+from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
@@ -98,7 +98,9 @@ def load_model(
         name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    attention = "eager" if soft_capped(config) else "sdpa"
+    # SDPA cannot cap scores (Gemma 2), and some releases of transformers leave that out.
+    capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    attention = "eager" if capped else "sdpa"
     options["output_loading_info"] = True
     try:
         model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)

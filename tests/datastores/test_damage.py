@@ -172,7 +172,7 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
     copy = shutil.copytree(sound / "store", tmp_path / "copy")
     index, data = DenseIndex.open(copy), bytearray((copy / "dense/index.faiss").read_bytes())
     query = corruption.random_states(1, 3)
-    row = int(index.search_rows(query, 1)[1][0, 0])
+    row = int(index.index.search(query, 1)[1][0, 0])
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
     data[place : place + 8] = (10**6).to_bytes(8, "little")
     (copy / "dense/index.faiss").write_bytes(data)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
+from specdec_lib.chapters.ch02_datastore_construction import next_token_reciprocal_rank
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, reduction
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.datastores.faiss_index import set_effort
-from specdec_lib.datastores.ranks import next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
@@ -88,7 +88,6 @@ def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store,
     assert (plain.d, plain.ntotal, plain.metric_type) == (WIDTH, len(index), faiss.METRIC_INNER_PRODUCT)
     queries = random_states(20, seed=3)
     scores, rows = plain.search(queries, 6)
-    np.testing.assert_array_equal(index.search_rows(queries, 6)[1], rows)
     np.testing.assert_array_equal(index.search(queries, 6)[0], scores)
     positions = np.load(index.path / "positions.npy", allow_pickle=False)
     np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
