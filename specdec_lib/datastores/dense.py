@@ -209,10 +209,8 @@ class DenseIndex:
         return self.manifest["rows"]
 
     def __repr__(self) -> str:
-        return (
-            f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
-            f"dimensions, {self.manifest['factory']})"
-        )
+        kind = f"{self.dims} dimensions, {self.manifest['factory']}"
+        return f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {kind})"
 
     @property
     def width(self) -> int:

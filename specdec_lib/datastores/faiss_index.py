@@ -53,7 +53,7 @@ def empty_index(
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(
-            f"factory is {factory!r}; expected one of FAISS's strings, 'Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
+            f"factory is {factory!r}; expected a factory string of FAISS, 'Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
         ) from None
     set_effort(index, nprobe, ef_search)
     return index

@@ -296,9 +296,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store = TokenStore.open(store)
     size = len(store.tokens)
     if size >= 2**31:
-        raise ValueError(
-            f"{store.path} has {size} tokens; expected fewer than {2**31}: build shards, or set max_tokens"
-        )
+        raise ValueError(f"{store.path} has {size} tokens; expected fewer than {2**31}: build a store of shards")
     folder = store.path
     (folder / MANIFEST).unlink(missing_ok=True)
     first = np.zeros(store.vocabulary + 1, np.int64)

@@ -180,14 +180,11 @@ class AttentionRows:
                 raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
             by_block.setdefault(block, []).append(place)
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
-        self._last_only = False
+        #: Whether the pass about to run keeps the last query's rows alone.
+        self.last_only = False
         self._indices: dict[tuple, list[torch.Tensor]] = {}
         self._places = {modules[block]: places for block, places in by_block.items()}
         self.close = install(model, self)
-
-    def begin(self, last_only: bool) -> None:
-        """Prepare for the pass about to run; ``last_only`` keeps the last query's rows alone."""
-        self._last_only = last_only
 
     def held(self) -> list[torch.Tensor | None]:
         """The rows of the pass last run, as :meth:`take` wants them; None of heads that no pass has shown."""
@@ -222,12 +219,12 @@ class AttentionRows:
             ]
         heads, shared = self._indices[key_of]
         q = query[0].index_select(0, heads)
-        q = q[:, -1:] if self._last_only else q
+        q = q[:, -1:] if self.last_only else q
         k = key[0].index_select(0, shared)
         scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         if mask is not None:
             seen = mask[0] if mask.shape[1] == 1 else mask[0].index_select(0, heads)
-            seen = (seen[:, -1:] if self._last_only else seen)[..., : scores.shape[-1]].to(scores.device)
+            seen = (seen[:, -1:] if self.last_only else seen)[..., : scores.shape[-1]].to(scores.device)
             # Passes give an additive mask, made once for all layers. Its rows are those of a boolean one bit for bit:
             # each token sees itself, so that what the least number of the type is added to has probability 0.
             scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen

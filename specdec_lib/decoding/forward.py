@@ -91,7 +91,7 @@ class Forward:
         if last_only and self._keep:
             kwargs["logits_to_keep"] = 1
         if self.rows is not None:
-            self.rows.begin(last_only)
+            self.rows.last_only = last_only
         attention.RUNNING.forward = self
         try:
             with self._within():

@@ -125,11 +125,10 @@ def _read(tokens: torch.Tensor, numbers: torch.Tensor) -> list[int]:
     return read
 
 
-def not_numbers() -> FloatingPointError:
-    """The error for logits from which no token can be chosen."""
+def not_numbers(what: str = "the model's logits hold NaN, infinity or no possible token") -> FloatingPointError:
+    """The error for what a model computed, from which no token can be chosen."""
     return FloatingPointError(
-        "the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
-        "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen"
+        f"{what}: weights may be damaged, or too large for their type (try dtype='bfloat16' or 'float32')"
     )
 
 

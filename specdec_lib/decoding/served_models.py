@@ -69,9 +69,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     model = unwrapped(model)
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
-        raise UnsupportedModel(
-            f"{type(model).__name__} has no part {model.base_model_prefix!r}: no states are captured"
-        )
+        raise UnsupportedModel(f"{type(model).__name__} has no part {model.base_model_prefix!r}: no states are shown")
     return base
 
 
@@ -171,7 +169,7 @@ def check_paired(draft: PreTrainedModel, ids: int) -> None:
     own = token_ids(draft)
     if abs(own - ids) * 16 > max(own, ids):
         raise ValueError(
-            f"the draft model has {own} token ids, the target {ids}: they must share one tokenizer, which load_model notes"
+            f"the draft model has {own} token ids, the target {ids}: they must share a tokenizer; if so, load both with load_model"
         )
 
 

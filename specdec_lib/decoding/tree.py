@@ -35,9 +35,6 @@ class Passengers:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __repr__(self) -> str:
-        return f"Passengers(tokens={self.tokens}, depths={self.depths})"
-
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Passengers)
@@ -303,22 +300,15 @@ class DraftTree:
 
         A node attends to the root, its ancestors and itself; the passengers' rows are as they were given.
         """
-        size = len(self.tokens) + 1
-        if self.passengers is not None:
-            mask = np.zeros((self.width, self.width), dtype=bool)
-            mask[:size, :size] = self._node_mask(size)
-            mask[size:] = self.passengers.visible
-            return mask
-        return self._node_mask(size)
-
-    def _node_mask(self, size: int) -> np.ndarray:
-        if self.is_chain:
-            return np.tri(size, dtype=bool)
-        mask = np.zeros((size, size), dtype=bool)
-        mask[:, 0] = True
+        if self.is_causal:
+            return np.tri(self.width, dtype=bool)
+        mask = np.zeros((self.width, self.width), dtype=bool)
+        mask[0, 0] = True
         for i, parent in enumerate(self.parents, start=1):
             mask[i] = mask[parent + 1]
             mask[i, i] = True
+        if self.passengers is not None:
+            mask[1 + len(self.tokens) :] = self.passengers.visible
         return mask
 
 

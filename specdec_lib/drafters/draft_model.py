@@ -16,8 +16,7 @@ from specdec_lib.decoding.served_models import check_paired, context_limit, deco
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.heads.acceptance import not_numbers as no_states
+from specdec_lib.heads.acceptance import NO_STATES, AcceptanceHead
 from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabulary, draft_vocabulary
 
 
@@ -183,7 +182,7 @@ class AdaptiveDraftModel(Drafter):
         read = torch.stack([torch.as_tensor(value).double() for value in queued.values()]).tolist()
         values = dict(zip(queued, read, strict=True))
         if math.isnan(values.get("acceptance", 0.0)):
-            raise no_states()
+            raise not_numbers(NO_STATES)
         if values["token"] < 0:
             raise not_numbers()
         return values

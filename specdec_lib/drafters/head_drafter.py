@@ -31,9 +31,7 @@ class HeadDrafter(Drafter):
 
     def __init__(self, model: PreTrainedModel, heads: DraftHead):
         if not isinstance(heads, self.kind):
-            raise TypeError(
-                f"heads are {type(heads).__name__}; expected {self.kind.__name__}, as its load(path, model) gives"
-            )
+            raise TypeError(f"heads are {type(heads).__name__}; expected {self.kind.__name__}, as its load() gives")
         heads.check(model)
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.

@@ -31,7 +31,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True):
         super().__init__()
         if heads < 1 or width % (2 * heads):
-            raise ValueError(f"heads is {heads}, the states' width {width}; expected heads of a whole, even width")
+            raise ValueError(f"heads is {heads} for states of width {width}; expected heads of a whole, even width")
         self.heads = heads
         self.norm = nn.RMSNorm(width, eps=1e-6) if input_norm else nn.Identity()
         self.queries, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))

@@ -37,7 +37,9 @@ def resolve_device(device: str = "auto") -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device is {device!r}, not usable here ({str(error).splitlines()[0]}); try 'cpu'") from None
+        raise ValueError(
+            f"device is {device!r}, which cannot be used here ({str(error).splitlines()[0]}); try 'cpu' or 'auto'"
+        ) from None
     return chosen
 
 

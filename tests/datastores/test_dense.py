@@ -177,7 +177,7 @@ def test_reciprocal_ranks_are_those_of_a_loop(store):
         firsts.append(1 / (tokens.index(token) + 1) if token in tokens else 0)
     assert 0 < np.mean(firsts) < 1
     assert next_token_reciprocal_rank(index, queries, wanted, k) == pytest.approx(np.mean(firsts))
-    with pytest.raises(ValueError, match="one entry for each"):
+    with pytest.raises(ValueError, match="one token a state"):
         next_token_reciprocal_rank(index, queries, wanted[:59])
 
 
@@ -203,7 +203,7 @@ NOT_BUILT = [
     ({"dims": 13}, source, "dims is 13"),
     ({"dims": 2.0}, source, "dims is 2.0"),
     ({"sample": 0}, source, "sample is 0"),
-    ({"factory": "Nope"}, source, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
+    ({"factory": "Nope"}, source, "factory is 'Nope'; expected a factory string of FAISS"),
     ({"factory": "IVF4,PQ3x4"}, source, "factory is 'IVF4,PQ3x4'"),
     ({"factory": "IVF9999,Flat"}, source, r"with 9999 lists, for \d+ states"),
     ({"factory": "PQ5x12"}, source, r"factory is 'PQ5x12', which \d+ states cannot train"),
@@ -247,5 +247,5 @@ def test_what_an_index_cannot_search_or_is_not_of_is_refused(store, tmp_path):
 def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
     build(store)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match="install the extra 'cpu': pip install"):
+    with pytest.raises(ImportError, match="needs faiss .*pip install"):
         DenseIndex.open(store.path)

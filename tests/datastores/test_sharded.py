@@ -26,7 +26,7 @@ def write(folder: Path, documents, cuts, vocabulary) -> Path:
     """A store of shards, cut before the documents of these numbers."""
     edges = sorted({0, len(documents), *(cut % len(documents) for cut in cuts)})
     for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
-        shard = folder / sharded.shard_name(number)
+        shard = folder / sharded.SHARD.format(number)
         store = datastores.build_tokens(shard, documents[begin:end], vocabulary, progress=False)
         datastores.build_suffix_array(store, progress=False)
     sharded.write_shards(folder, len(edges) - 1)

@@ -117,7 +117,7 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
         (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
         (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
         (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
-        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
+        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "no chain"),
         (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
         (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
         (lambda: DraftTree.chain([1, -3]), "-3"),

@@ -134,7 +134,7 @@ REFUSED = [
         for wrong in (0.0, math.inf, math.nan)
     ),
     (lambda p: TokenRecycling(levels=(9,)), "level 1 has 9 nodes"),
-    (lambda p: template((2, 9), width=4), "level 2 has 9 nodes; expected 1 to 8, 4 for each above"),
+    (lambda p: template((2, 9), width=4), "level 2 has 9 nodes; expected 1 to 8, 4 a parent"),
     (lambda p: Lookahead(levels=2), "levels is 2; expected a whole number, 3 or more"),
     (lambda p: SuffixDecoding(depth=1), "depth is 1; expected a whole number, 2 or more"),
     (lambda p: SuffixDecoding(least=1e-9), "least is 1e-09"),
@@ -145,7 +145,7 @@ REFUSED = [
     (lambda p: Medusa(perturbed(p.model), p.heads("medusa")), "the medusa heads were trained for the target"),
     (lambda p: Hydra(p.model, p.heads("hydra"), [(i - 1, 0) for i in range(5)]), "the shape has 5 levels"),
     (lambda p: Medusa(p.model, p.heads("medusa"), []), "the shape has no node"),
-    (lambda p: Eagle(p.model, p.heads("eagle"), [(0, 0)]), "node 0 of the shape is (0, 0)"),
+    (lambda p: Eagle(p.model, p.heads("eagle"), [(0, 0)]), "node 0 is (0, 0)"),
     (lambda p: OneTree({}, p.prices), "sources is empty"),
     (lambda p: OneTree({"a": PromptLookup()}, p.prices, rate=-1.0), "rate is -1.0"),
     (lambda p: OneTree(dict.fromkeys("ab", PromptLookup()), p.prices), "sources 'a' and 'b' are one drafter"),
