@@ -237,7 +237,7 @@ class SuffixAutomaton:
         return self._states, self._edges, self._slots
 
     def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
-        """State and length of the longest suffix that occurs, with ``tokens`` after that of the given ones; valid until it grows."""
+        """State and length of the longest suffix that occurs, ``tokens`` after the given state's; valid until it grows."""
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 
