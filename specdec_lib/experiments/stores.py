@@ -147,7 +147,6 @@ def text_store(
             tokenizer,
             sources=[{"name": name}],
             max_tokens=max_tokens,
-            short_documents="skip",
             progress=False,
         ),
     )

@@ -126,7 +126,7 @@ DAMAGE = [
     ("store/dense/positions.npy", put(2, 10**6), "holds the position 1000000; expected 1 to"),
     ("store/dense/positions.npy", put(2, -1), "holds the position -1; expected 1 to"),
     ("store/dense/index.faiss", FLIPPED, None),
-    ("store/manifest.json", field(tokens=6, forged=True), "expected uint16 of shape"),
+    ("store/manifest.json", field(tokens=6, forged=True), "not uint16 of"),
     ("store/suffix_array.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
     ("store/dense/dense.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
     ("store/dense/dense.json", field(width=3, forged=True), "of width 12, not .* of 3"),
@@ -158,7 +158,8 @@ def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, c
                 corruption.use(copy / "store")
         with pytest.raises(StoreError, match="was altered after it was built"):
             for part in opened(copy, kind):
-                part.verify()
+                for one in getattr(part, "shards", [part]):
+                    one.verify()
     else:
         with pytest.raises(StoreError, match=words):
             opened(copy, kind)

@@ -112,7 +112,7 @@ REFUSED = [
     (lambda p: Rest(p.store, rows=10), "rows is 10 with selection 'exact'"),
     (lambda p: Rest(p.store, min_ngram=5, max_ngram=4), "min_ngram is 5, max_ngram 4"),
     (lambda p: Rest(p.store, seed=2**63), "seed is 9223372036854775808; expected a whole number below 2**63"),
-    (lambda p: SpecDecPP(p.model, p.head, 0.7, 5, 4), "min_tokens is 5 and max_tokens 4; expected min_tokens <="),
+    (lambda p: SpecDecPP(p.model, p.head, 0.7, 5, 4), "min_tokens is 5, max_tokens 4; expected min_tokens <="),
     (lambda p: SpecDecPP(p.model, p.head, 1.0), "threshold is 1.0; expected a probability strictly between"),
     (lambda p: SpecDecPP(perturbed(p.model), p.head), "was trained for the draft model with fingerprint"),
     (lambda p: SpecDecPP(p.model, AcceptanceHead(32)), "was trained for no draft model"),

@@ -109,7 +109,7 @@ def test_a_model_whose_embeddings_lie_elsewhere_is_served_like_any(tmp_path, off
     assert generate(one, ids, DraftModel(moved, 3), max_new_tokens=12).tokens == expected.tokens
     text = [np.array(ids)]
     assert np.array_equal(last_states(moved, text)[0], last_states(one, text)[0])
-    with pytest.raises(ValueError, match="lies on"):
+    with pytest.raises(ValueError, match="the model is on"):
         Runtime(moved, 40)
 
 
