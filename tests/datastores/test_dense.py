@@ -177,7 +177,7 @@ def altered(store, row: int, **changes) -> ArrayStates:
 
 EQUAL = np.ones((9, WIDTH), np.float32)
 NOT_BUILT = [
-    *(({}, lambda s, v=value: altered(s, 17, value=v), f"row 17 of the states has the value {value} in column 3") for value in (np.nan, np.inf, -np.inf)),
+    *(({}, lambda s, v=value: altered(s, 17, value=v), f"row 17 of the states has {value} in column 3") for value in (np.nan, np.inf, -np.inf)),
     *(({}, lambda s, p=place: altered(s, 5, position=p), f"position {place} holds no token of") for place in (0, -1)),
     ({}, lambda s: altered(s, 5, position=len(s.tokens)), "holds no token of"),
     ({}, lambda s: altered(s, 5, position=int(s.starts[1]) - 1), "holds no token of"),
