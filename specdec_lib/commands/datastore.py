@@ -210,7 +210,7 @@ def build(
     check_target(path, *kind)
     cutter, options = load_tokenizer(tokenizer), {"sources": texts.sources(), "max_tokens": max_tokens}
     if shards is None:
-        datastores.build_from_texts(path, texts, cutter, short_documents="skip", **options)
+        datastores.build_from_texts(path, texts, cutter, **options)
     else:
         with ray_data.started(address) if on else nullcontext():
             builder = ray_data.build_shards if on else build_here

@@ -19,11 +19,10 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
-COVERS, DTYPES = ("truncate", "windows"), ("float16", "float32")
 #: Bytes of states that are in memory before they are written.
 STEP_BYTES = 1 << 27
 #: States handed out at once.
@@ -46,8 +45,7 @@ class ArrayStates:
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
             raise ValueError(
-                f"{self.positions.shape} positions come with states of shape "
-                f"{self.states.shape}; expected one position for each row of states"
+                f"positions have shape {self.positions.shape}, states {self.states.shape}; expected one position for each row"
             )
 
     @property
@@ -159,9 +157,8 @@ def write_states(
     window, width = whole("window", window, 1), whole("width", width, 1)
     batch_tokens = whole("batch_tokens", batch_tokens, 1)
     max_states = None if max_states is None else whole("max_states", max_states, 1)
-    for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+    one_of("cover", cover, ("truncate", "windows"))
+    one_of("dtype", dtype, ("float16", "float32"))
     if cover == "windows" and not 0 <= overlap < window:
         raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
     store_files.check_target(path, MANIFEST, "folder of hidden states")
@@ -253,9 +250,7 @@ def _states(
             try:
                 check_states(part, key["width"])
             except ValueError as error:
-                raise ValueError(
-                    f"the states of the store's positions {keep} to {stop - 1}, stored as {key['dtype']}: {error}"
-                ) from None
+                raise ValueError(f"states of positions {keep} to {stop - 1} as {key['dtype']}: {error}") from None
             out[first[i] : first[i] + len(part)] = part
             bar.update(len(part))
     return out

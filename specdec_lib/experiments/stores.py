@@ -147,7 +147,6 @@ def text_store(
             tokenizer,
             sources=[{"name": name}],
             max_tokens=max_tokens,
-            short_documents="skip",
             progress=False,
         ),
     )
@@ -207,7 +206,6 @@ def _ids_store(
             folder,
             read(),
             vocabulary,
-            short_documents="skip",
             progress=False,
             finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
             **about,

@@ -32,9 +32,7 @@ class Ends:
     def __init__(self, model: PreTrainedModel):
         self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
         if self._output is None:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has no output layer for heads to share; use another drafter"
-            )
+            raise UnsupportedModel(f"{type(model).__name__} has no output layer for the heads; use another drafter")
         weight, config = self._output.weight, decoder_config(model)
         self.device, self.vocabulary = weight.device, vocabulary_size(model)
         self.width = config.hidden_size
@@ -59,11 +57,6 @@ class Ends:
         # Rows that pad the output layer are no tokens.
         logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float() * self._factor
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """Of the output layer, shape (vocabulary, d)."""
-        return self._output.weight
 
 
 @dataclass(frozen=True)
@@ -106,13 +99,13 @@ class DraftHead(nn.Module, ABC):
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
         """New heads for a target; ``own_vocabulary`` gives each depth an output layer of its own, which begins as the target's."""
-        ends = Ends(model)
+        ends, weight = Ends(model), model.get_output_embeddings().weight
         if own_vocabulary:
-            options["vocabulary"] = len(ends.weight)
+            options["vocabulary"] = len(weight)
         head = cls(width=decoder_config(model).hidden_size, target=fingerprint(model), **options).to(ends.device)
         with torch.no_grad():
             for layer in getattr(head, "out", ()):
-                layer.weight.copy_(ends.weight)
+                layer.weight.copy_(weight)
         return head
 
     @abstractmethod
@@ -143,8 +136,7 @@ class DraftHead(nn.Module, ABC):
         if self.target != own:
             made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"
             raise ValueError(
-                f"the {self.kind} heads were trained for {made}, this one has {own[:12]}; train heads for it: "
-                f"{COMMAND} --kind {self.kind} --target ..."
+                f"the {self.kind} heads were trained for {made}, not {own[:12]}; train some: {COMMAND} --kind {self.kind}"
             )
 
     def save(self, path: str | Path) -> None:

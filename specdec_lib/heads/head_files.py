@@ -48,7 +48,5 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
             raise ValueError(f"{broken} holds NaN or infinity")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         # torch lists missing tensors and wrong shapes over several lines.
-        raise ValueError(
-            f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train again: {command}"
-        ) from error
+        raise ValueError(f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train: {command}") from error
     return head.eval()

@@ -39,7 +39,5 @@ def _weights(model: PreTrainedModel, name: str) -> torch.Tensor:
     hook = getattr(model.get_submodule(path), "_hf_hook", None)
     stored = next((each.weights_map for each in getattr(hook, "hooks", [hook]) if hasattr(each, "weights_map")), None)
     if stored is None:
-        raise ValueError(
-            f"the weight {name} lies on the device 'meta' and nothing brings it in; load the checkpoint first"
-        )
+        raise ValueError(f"the weight {name} lies on the device 'meta': load the checkpoint first")
     return stored[last]

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
-from specdec_lib.decoding.served_models import know_tokenizer, soft_capped
+from specdec_lib.decoding.checks import one_of
+from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
@@ -48,9 +49,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return dtype
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; expected 'auto' or one of {', '.join(_DTYPES)}")
-    return _DTYPES[dtype]
+    return _DTYPES[one_of("dtype", dtype, ("auto", *_DTYPES))]
 
 
 def load_model(
@@ -61,6 +60,8 @@ def load_model(
     trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready to decode.
+
+    The model is in evaluation mode, with SDPA attention where the architecture has it.
 
     Parameters
     ----------
@@ -74,8 +75,6 @@ def load_model(
         ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
-
-    The model is in evaluation mode, with SDPA attention where the architecture has it.
     """
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:
@@ -101,7 +100,9 @@ def load_model(
         name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    attention = "eager" if soft_capped(config) else "sdpa"
+    # SDPA cannot cap scores (Gemma 2), and some releases of transformers leave that out.
+    capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    attention = "eager" if capped else "sdpa"
     options["output_loading_info"] = True
     try:
         model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)

@@ -121,5 +121,5 @@ def test_a_damaged_file_of_induction_heads_is_refused_by_name(model, tmp_path, h
     InductionHeads(np.full(shape, 0.5), np.full(shape, 0.1), 3, fingerprint(model)).save(path)
     assert InductionHeads.load(path, model).copied == 3
     path.write_text(TEXTS[how](json.loads(path.read_text())))
-    with pytest.raises(ValueError, match=r"heads\.json does not hold induction heads"):
+    with pytest.raises(ValueError, match=r"heads\.json holds no induction heads"):
         InductionHeads.load(path, model)

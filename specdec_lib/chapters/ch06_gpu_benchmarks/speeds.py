@@ -132,7 +132,7 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     shown = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
     try:
-        with attention.backends(target.device):  # the kernels that ours run with
+        with attention.settings(target.device):  # the kernels that ours run with
             out = target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),

@@ -233,7 +233,7 @@ def judged_on_each(
     """Nodes of the sources on sets of recordings, judged (:func:`specdec_lib.chapters.ch08_one_tree.fitting.judged_on`)."""
     pieces = [(name, one) for name, own in sets.items() for one in own]
     parts = on_all_cores([partial(judged_on, [one.trace], sources) for _, one in pieces], jobs)
-    judged = {name: Judged.none() for name in sets}
+    judged = {name: Judged() for name in sets}
     for (name, _), part in zip(pieces, parts, strict=True):
         judged[name].features.extend(part.features)
         judged[name].outcomes.extend(part.outcomes)

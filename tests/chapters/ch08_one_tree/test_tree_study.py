@@ -147,7 +147,7 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     for name, own in weights.items():
         assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
     assert rows[1]["rough"] != rows[1]["sure"]
-    curves = study.reliability_curves({"all": judged, "none": Judged.none()}, weights["rough"], bins=1)
+    curves = study.reliability_curves({"all": judged, "none": Judged()}, weights["rough"], bins=1)
     assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
     for source, (predicted, hit) in parts.items():
         (mean,), (share,) = curves["all"][source]
