@@ -33,7 +33,7 @@ def fit_tree(
 ) -> None:
     """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
-    from specdec_lib.chapters.ch08_one_tree.fitting import fit
+    from specdec_lib.chapters.one_tree import fit
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.experiments.prompts import TASKS

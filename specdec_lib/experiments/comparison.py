@@ -6,24 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specdec_lib.decoding.results import Generation
-from specdec_lib.experiments.recorded_runs import Recording, Runs
-
-
-class Divergence(NamedTuple):
-    """Where two outputs of one prompt part."""
-
-    prompt: str
-    turn: int
-    position: int
-
-
-class Comparison(NamedTuple):
-    """Outputs of one method compared with those of plain decoding: how many, their tokens, and the first difference of
-    each output that differs."""
-
-    prompts: int
-    tokens: int
-    divergences: list[Divergence]
+from specdec_lib.experiments.recorded_runs import Runs
 
 
 def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
@@ -32,20 +15,6 @@ def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
         if a != b:
             return position
     return None if len(expected) == len(got) else min(len(expected), len(got))
-
-
-def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
-    """Compare runs with the recorded plain ones, token for token; none at all is an error, or it would pass for lossless."""
-    if len(recordings) != len(runs) or not runs:
-        raise ValueError(
-            f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one"
-        )
-    parted = []
-    for recording, run in zip(recordings, runs, strict=True):
-        position = first_divergence(recording.trace.tokens, run.tokens)
-        if position is not None:
-            parted.append(Divergence(recording.prompt.id, recording.turn, position))
-    return Comparison(len(runs), sum(len(r.trace.tokens) for r in recordings), parted)
 
 
 def same_steps(a: Generation, b: Generation) -> bool:

@@ -15,9 +15,8 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.build.runner import METADATA, strip_ansi
 
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""

@@ -5,9 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
-from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
-from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
+from specdec_lib.chapters.one_tree import (
+    SAM_MATCH,
+    Selection,
+    acceptable,
+    fit,
+    highest_score,
+    judged_on,
+    least_cost,
+    longest_match,
+    predictions,
+)
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
