@@ -49,7 +49,8 @@ def train_acceptance_head(
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
-    from specdec_lib.experiments.acceptance_training import TASKS, train_heads
+    from specdec_lib.experiments.head_training import Asked, train_acceptance_heads
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.heads.acceptance_data import LABELS, check_mixing
     from specdec_lib.heads.training import Training
@@ -60,22 +61,12 @@ def train_acceptance_head(
     check_mixing(share)
     _check_tasks(task)
     model, small, tokenizer = load_pair(target, draft, device, dtype)
-    trained = train_heads(
-        model,
-        small,
-        tokenizer,
-        data,
-        settings,
-        tasks=task or list(TASKS),
-        per_task=prompts,
-        max_new_tokens=max_new_tokens,
-        labels=labels,
-        mixing=share,
-        sees_confidence=sees_confidence,
-        seeds=seeds,
+    asked = Asked(task or TASKS, prompts, max_new_tokens)
+    trained, tokens, count = train_acceptance_heads(
+        model, small, tokenizer, data, settings, asked, labels, share, sees_confidence, seeds
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    for place, (head, tokens, count) in enumerate(trained):
+    for place, head in enumerate(trained):
         own = out.with_stem(f"{out.stem}-{place}") if place else out
         head.save(own)
         story = head.story
@@ -140,8 +131,8 @@ def train_heads(
     """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; those that are recorded stay."""
     import torch
 
-    from specdec_lib.experiments.acceptance_training import TASKS
-    from specdec_lib.experiments.head_training import train_kinds
+    from specdec_lib.experiments.head_training import Asked, train_kinds
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import ONE_THREAD
     from specdec_lib.heads.draft_training import HeadTraining
     from specdec_lib.heads.drafting import KINDS
@@ -157,8 +148,8 @@ def train_heads(
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
-    asked = {"tasks": task or list(TASKS), "per_task": prompts, "max_new_tokens": max_new_tokens}
-    for name, head in train_kinds(model, tokenizer, data, out, kinds, settings, **asked, options=own).items():
+    asked, chosen = Asked(task or TASKS, prompts, max_new_tokens), {name: own[name] for name in kinds}
+    for name, head in train_kinds(model, tokenizer, data, out, settings, asked, chosen).items():
         first = ", ".join(f"{row[0]:.1%}" for row in head.accuracies)
         story = head.story
         typer.echo(

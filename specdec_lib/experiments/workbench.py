@@ -31,7 +31,7 @@ from specdec_lib.models.fingerprint import fingerprint
 
 def companions(target: PreTrainedModel) -> Path:
     """The folder of what was trained for a target; for a target that nothing ships for, SmolLM2's, whose heads it refuses."""
-    about = paths.POCKET / "heads" / "accuracies.json"
+    about = paths.POCKET / "pld_plus.json"
     own = about.is_file() and json.loads(about.read_text(encoding="utf-8"))["target"] == fingerprint(target)
     return paths.POCKET if own else paths.SMOLLM2
 
