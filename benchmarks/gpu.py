@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> None:
     one = median(spent[1]).value
     pair.prices = PassPrices({width: median(own).value / one for width, own in spent.items()})
     asked = prompts.load("report", input_guided.TASKS, options.prompts)
-    _, _, rows = speeds.timed(pair, asked, [PLAIN, *options.methods], options.tokens, repeats=2)
+    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *options.methods], options.tokens)[2]]
     name = torch.cuda.get_device_name(device) if on_gpu else device.type
     out = options.out or paths.root() / "data" / "results" / paths.folder_of(name)
     out.mkdir(parents=True, exist_ok=True)

@@ -25,9 +25,7 @@ def fit_tree(
     ] = None,
     prompts: options.Prompts = 6,
     max_new_tokens: options.NewTokens = 96,
-    store_tokens: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Of REST's datastore without --store.")
-    ] = 1_000_000,
+    store_tokens: Annotated[int, options.whole("Of REST's datastore without --store.")] = 1_000_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:

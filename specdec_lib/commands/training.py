@@ -36,16 +36,11 @@ def train_acceptance_head(
         bool,
         typer.Option("--sees-confidence", help="Let it read the draft's probability too, which the paper's does not."),
     ] = False,
-    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
+    epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
     rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     seed: Seed = 0,
     seeds: Annotated[
-        int,
-        typer.Option(
-            parser=options.at_least(1),
-            metavar="N",
-            help="Heads to train, from --seed on; the second is written to acceptance-1.safetensors.",
-        ),
+        int, options.whole("Heads to train, from --seed on; the second is written to acceptance-1.safetensors.")
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
@@ -109,24 +104,16 @@ def train_heads(
     task: options.Task = None,
     prompts: options.Prompts = 80,
     max_new_tokens: options.NewTokens = 128,
-    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
-    batch: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="Answers of a step.")] = 4,
+    epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
+    batch: Annotated[int, options.whole("Answers of a step.")] = 4,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
     seed: Seed = 0,
     own_vocabulary: Annotated[
         bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
     ] = False,
-    layers: Annotated[
-        int,
-        typer.Option(parser=options.at_least(1), metavar="N", help="Medusa, Hydra: blocks of a depth; 4 in Hydra++."),
-    ] = 1,
+    layers: Annotated[int, options.whole("Medusa, Hydra: blocks of a depth; 4 in Hydra++.")] = 1,
     prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
-    mlp: Annotated[
-        int,
-        typer.Option(
-            parser=options.at_least(0), metavar="N", help="EAGLE: inner width of its layer; 0: the target's own."
-        ),
-    ] = 0,
+    mlp: Annotated[int, options.whole("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
 ) -> None:
     """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; those that are recorded stay."""
     import torch
