@@ -29,7 +29,7 @@ from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.answers import Answer
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
 from specdec_lib.experiments.diagnosis import recorded
-from specdec_lib.experiments.pass_widths import counted
+from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each

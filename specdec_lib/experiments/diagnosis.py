@@ -32,7 +32,7 @@ from specdec_lib.experiments.answers import Answer
 from specdec_lib.experiments.elsewhere import SWITCHED_ON
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.pass_widths import counted
+from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, in_state
 from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate

@@ -25,7 +25,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
-from specdec_lib.experiments import corpus
+from specdec_lib.experiments import stores
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, ratio_of_rates
@@ -83,7 +83,7 @@ def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Seque
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
     """At least ``length`` tokens of modules of the standard library, repeated where they are too few, each below
     ``vocabulary``."""
-    text = "\n\n".join(module.text for module in corpus.stdlib_modules()[:12])
+    text = "\n\n".join(list(stores.stdlib_modules().values())[:12])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 

@@ -20,7 +20,7 @@ from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
 from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, render

@@ -22,7 +22,7 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.experiments.pass_widths import counted, price_of
+from specdec_lib.experiments.pass_costs import counted, price_of
 from tests.experiments.made import made_up
 
 

@@ -11,7 +11,7 @@ from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments.pass_widths import price_of
+from specdec_lib.experiments.pass_costs import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import load_pair
