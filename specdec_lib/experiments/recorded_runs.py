@@ -387,11 +387,3 @@ def kept_by_depth(runs: Runs, recordings: Sequence[Recording], depths: int) -> l
         )
         for depth in range(depths)
     ]
-
-
-def over_lengths(
-    sweep: Mapping[int, Runs], recordings: Sequence[Recording], name: str, keep: Callable[[Recording], bool]
-) -> tuple[list[int], list[Interval]]:
-    """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
-    lengths, own = sorted(sweep), [recording for recording in recordings if keep(recording)]
-    return lengths, [interval(select(sweep[length], recordings, keep), own, name) for length in lengths]

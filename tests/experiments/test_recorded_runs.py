@@ -244,8 +244,6 @@ def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_p
     rate, gain = recorded_runs.interval(pld, recordings), recorded_runs.gain(pld, short, recordings)
     assert rate.value == pytest.approx(metrics.pooled(pld)["tokens_per_forward"])
     assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recordings).value)
-    lengths, rates = recorded_runs.over_lengths({6: pld, 1: short}, recordings, "discard_rate", lambda r: True)
-    assert lengths == [1, 6] and rates[1].value == pytest.approx(metrics.pooled(pld)["discard_rate"])
     kept = recorded_runs.kept_by_depth(pld, recordings, 3)
     assert [k.value for k in kept] == pytest.approx(metrics.acceptance_by_position(pld, 3)["conditional"], nan_ok=True)
     two_turns = [r for r in recordings if r.prompt.id == "three"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,15 +64,15 @@ def oracle_calls(agreement: np.ndarray) -> int:
     return int((~agreement).sum()) + int(agreement[-1])
 
 
-class ForwardFit(NamedTuple):
-    """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit
-    explains (NaN if they are all equal)."""
+class Fit(NamedTuple):
+    """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit explains (NaN
+    if they are all equal); each with an interval over the generations where :func:`fit` gives them."""
 
-    seconds: tuple[float, ...]
-    r_squared: float
+    seconds: Sequence[Any]
+    r_squared: Any
 
 
-def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> ForwardFit:
+def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
     """Regress the time of whole runs on their numbers of forwards, without an intercept (section 4.2).
 
     ``forwards`` has one row a run and one column a kind; the fit of equation 2.1 takes N_draft and N_target. Its first
@@ -92,14 +92,7 @@ def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> ForwardFit:
         )
     missed = float(((seconds - forwards @ fitted) ** 2).sum())
     spread = float(((seconds - seconds.mean()) ** 2).sum())
-    return ForwardFit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
-
-
-class Fit(NamedTuple):
-    """Seconds of a pass of each kind by least squares, and R squared, with intervals over the generations."""
-
-    seconds: list[Interval]
-    r_squared: Interval
+    return Fit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
 
 
 def fit(forwards: np.ndarray, seconds: np.ndarray) -> Fit:

@@ -80,9 +80,14 @@ main()
 """
 
 
-def render(root: Path) -> Path:
-    """Render the pages; returns the first one. UsageError if a notebook is not executed, or jupyter-book warned or failed."""
-    executed_profiles(root / "book")
+def build(root: Path | None = None) -> Path:
+    """Render the book of a repository; returns its first page. UsageError if a notebook is not executed, or jupyter-book warned or
+    failed."""
+    root = root or paths.root()
+    profiles = executed_profiles(root / "book")
+    if len(set(profiles.values())) > 1:
+        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+    start = time.perf_counter()
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
@@ -104,17 +109,7 @@ def render(root: Path) -> Path:
         raise UsageError(
             f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
         )
-    return root / "_build" / "html" / "intro.html"
-
-
-def build(root: Path | None = None) -> Path:
-    """Render the book of a repository; returns its first page."""
-    root = root or paths.root()
-    profiles = executed_profiles(root / "book")
-    if len(set(profiles.values())) > 1:
-        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
-    start = time.perf_counter()
-    page = render(root)
+    page = root / "_build" / "html" / "intro.html"
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
     return page
 

@@ -159,11 +159,9 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
     # Where two notebooks used all cores, their threads would wait for each other.
     if "OMP_NUM_THREADS" not in os.environ and threads < (os.cpu_count() or 1):
         variables["OMP_NUM_THREADS"] = str(threads)
-    work = execution.Work(
-        job.path, folder / job.path.name, dict(job.given), folder, paths.root(), variables, os.getpid()
-    )
+    work = job.path, folder / job.path.name, dict(job.given), paths.root(), variables, os.getpid()
     # Not a copy of this process, which has threads of torch.
-    process = get_context("spawn").Process(target=execution.execute, args=(work,))
+    process = get_context("spawn").Process(target=execution.execute, args=work)
     process.start()
     return Running(job, source_sum, process, folder, time.perf_counter())
 

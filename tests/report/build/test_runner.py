@@ -310,5 +310,5 @@ def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
     assert "its process ended with status -9" in failure.message
 
 
-def killed(work) -> None:
+def killed(*work) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
