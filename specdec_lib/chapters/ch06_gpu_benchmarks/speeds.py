@@ -22,7 +22,6 @@ from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
 from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, render
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.workbench import ModelPair
@@ -204,19 +203,6 @@ def measured_prices(
         name="this machine",
         drafting={name: proposal([name]) for name in runs if name in METHODS and name not in by_token},
     )
-
-
-def published_prices() -> dict[Priced, PassPrices]:
-    """The published prices of passes (``data/published/pass_prices.csv``), by who published them.
-
-    A pass of a draft model costs the share of the target's that SpecDec++ reports. Drafting without a model costs nothing
-    beyond the price of the pass, which has it inside for Spec-Bench.
-    """
-    draft = published_draft_price()
-    return {
-        who: PassPrices(curve, drafted_token=draft, name=f"{who.device} ({who.source})")
-        for who, curve in pass_prices().items()
-    }
 
 
 def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:

@@ -80,10 +80,9 @@ main()
 """
 
 
-def build(root: Path | None = None) -> Path:
-    """Render the book of a repository; returns its first page. UsageError if a notebook is not executed, or jupyter-book warned or
-    failed."""
-    root = root or paths.root()
+def build() -> None:
+    """Render the book; UsageError if a notebook is not executed, or jupyter-book warned or failed."""
+    root = paths.root()
     profiles = executed_profiles(root / "book")
     if len(set(profiles.values())) > 1:
         print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
@@ -111,7 +110,6 @@ def build(root: Path | None = None) -> Path:
         )
     page = root / "_build" / "html" / "intro.html"
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
-    return page
 
 
 def _complaints(log: Path) -> str:
