@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from specdec_lib.decoding.results import Generation
 from specdec_lib.experiments.recorded_runs import Runs
@@ -24,17 +23,9 @@ def same_steps(a: Generation, b: Generation) -> bool:
     ]
 
 
-class Apart(NamedTuple):
+def apart(real: Runs, replayed: Runs) -> tuple[int, int, float]:
     """How far real runs are from their replays: runs of other tokens, runs of which some step drafted other nodes or accepted
-    others, and the largest difference between the scores of one node in runs of the same steps."""
-
-    texts: int
-    trees: int
-    scores: float
-
-
-def apart(real: Runs, replayed: Runs) -> Apart:
-    """Compare runs with replays of the same recordings, what is exact apart from what rounding moves.
+    others, and the largest difference between the scores of one node in runs of the same steps.
 
     A replay shows a drafter states of one pass over the whole text, a real run those of passes over single drafts. They are
     equal up to rounding, and so are scores that are made of them.
@@ -49,4 +40,4 @@ def apart(real: Runs, replayed: Runs) -> Apart:
         for one, other in zip(a.steps, b.steps, strict=True):
             pairs = zip(one.tree.scores or (), other.tree.scores or (), strict=True)
             scores = max([scores, *(abs(x - y) for x, y in pairs)])
-    return Apart(texts, trees, scores)
+    return texts, trees, scores

@@ -38,9 +38,3 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
         "vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\'',
     },
 }
-
-
-def how_to(method: str) -> list[str]:
-    """A line a program: how a method is switched on there."""
-    known = SWITCHED_ON.get(method, {})
-    return [f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS]

@@ -26,7 +26,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, pooled
+from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.models.loading import load_model
@@ -354,11 +354,6 @@ def time_methods(
 def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
     """The runs whose recording ``keep`` says yes to."""
     return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
-
-
-def metric(runs: Runs, name: str) -> float:
-    """A pooled metric by name; NaN where there are no runs."""
-    return pooled(runs)[name] if runs else float("nan")
 
 
 def interval(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:

@@ -117,23 +117,20 @@ def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1
     return figure, axes
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], most: int = 4) -> None:
-    """Put one legend below all axes, in at most ``most`` columns and no more than the figure is wide enough for."""
-    for columns in range(min(most, len(labels)), 0, -1):
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.remove()
-
-
 def _legend(figure: Figure) -> None:
-    """One legend below for the labels of all axes, if there are two or more."""
+    """One legend below for the labels of all axes, if there are two or more, in no more columns than the figure is wide enough
+    for."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if len(entries) > 1:
-        legend_below(figure, list(entries.values()), list(entries), 2 if len(entries) == 4 else 3)
+    if len(entries) < 2:
+        return
+    for columns in range(2 if len(entries) == 4 else min(3, len(entries)), 0, -1):
+        legend = figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _no_data(ax: Axes) -> None:

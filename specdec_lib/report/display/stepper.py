@@ -30,12 +30,6 @@ _HERE = Path(__file__).parent
 _NAMES = {"cpu": "a processor", "gpu": "a GPU", "server": "a loaded server"}
 
 
-def usual_prices() -> list[PassPrices]:
-    """The curves of :data:`specdec_lib.drafters.pass_prices.CURVES`, with the published price of a draft model's pass."""
-    draft = published_draft_price()
-    return [replace(CURVES[key], name=name, drafted_token=draft) for key, name in _NAMES.items()]
-
-
 class Stepper:
     """A viewer of the data of :func:`stepped`, for Jupyter and for the book; ``static`` is the HTML that is shown where no
     script runs, and on paper."""
@@ -76,8 +70,11 @@ def stepper(
     prices: Sequence[PassPrices] | None = None,
 ) -> Stepper:
     """Make a viewer of runs by method, one for each prompt; ``prompts`` has their token ids by the names that the reader chooses
-    them by. The reader chooses among ``prices`` too, :func:`usual_prices` by default."""
-    chosen = usual_prices() if prices is None else list(prices)
+    them by. The reader chooses among ``prices`` too, by default :data:`~specdec_lib.drafters.pass_prices.CURVES` with the published
+    price of a draft model's pass."""
+    draft = published_draft_price()
+    usual = [replace(CURVES[key], name=name, drafted_token=draft) for key, name in _NAMES.items()]
+    chosen = usual if prices is None else list(prices)
     if not runs or not prompts or not chosen:
         raise ValueError(
             f"{len(runs)} methods, {len(prompts)} prompts and {len(chosen)} prices; expected at least one of each"
