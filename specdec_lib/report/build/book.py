@@ -55,13 +55,13 @@ def executed_profiles(book: Path) -> dict[str, str]:
 def draw_pictures(folder: Path) -> None:
     """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
     from specdec_lib.report import plots
-    from specdec_lib.report.display import choices, method_examples, method_pictures
+    from specdec_lib.report.display import choices, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     plots.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-        files.write_atomic(folder / f"{page}.html", method_examples.read(page)[1].to_html())
+        files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
     files.write_atomic(folder / "which-method.html", choices.figure())
 
 
