@@ -110,8 +110,9 @@ def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> l
     return recordings
 
 
-def copied_tokens(prompt: Sequence[int], answer: Sequence[int], run: int = COPIED_RUN) -> int:
-    """How many of an answer's tokens lie in ``run`` tokens in a row that stand in the prompt as well."""
+def copied_tokens(prompt: Sequence[int], answer: Sequence[int]) -> int:
+    """How many of an answer's tokens lie in :data:`COPIED_RUN` tokens in a row that stand in the prompt as well."""
+    run = COPIED_RUN
     known = {tuple(prompt[i : i + run]) for i in range(len(prompt) - run + 1)}
     copied, end = 0, 0
     for i in range(len(answer) - run + 1):

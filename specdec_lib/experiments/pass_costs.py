@@ -54,7 +54,6 @@ def step_samples(
     runtime: str = "eager",
     widths: Sequence[int] = WIDTHS,
     repeats: int = 20,
-    capture: Capture = Capture(),
 ) -> dict[int, list[float]]:
     """Milliseconds of the target's pass over chains of draft tokens, by width, in the order of the rounds.
 
@@ -68,7 +67,7 @@ def step_samples(
     held = None if runtime == "eager" else Runtime(model, slots, runtime, widths)
     trees = {width: DraftTree.chain(chain_of(model, width - 1)) for width in widths}
     marks: dict[int, list[tuple]] = {width: [] for width in widths}
-    with Target(model, slots, capture, slots, held) as target:
+    with Target(model, slots, Capture(), slots, held) as target:
         clock = clock_of(target.devices)
         target.extend(chain_of(model, slots - widths[0]))
         warm(target.device, lambda: target.verify(5, EMPTY))

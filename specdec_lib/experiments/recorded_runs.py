@@ -198,14 +198,12 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
     return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
-def replay_each(
-    recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None], jobs: int | None = None
-) -> dict[str, list[Generation]]:
+def replay_each(recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]) -> dict[str, list[Generation]]:
     """By name what :func:`replay_all` does with each drafter from cold starts, on all cores.
 
     Draft times are those of cores that share their memory: measure times with :func:`replay_all`.
     """
-    return _each(replay_all, recordings, drafters, {}, jobs)
+    return _each(replay_all, recordings, drafters, {})
 
 
 def run_each_again(
