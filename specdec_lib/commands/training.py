@@ -93,9 +93,7 @@ def train_heads(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=options.output_folder,
-            metavar="FOLDER",
-            help="Of the heads (default: SmolLM2's in a checkout).",
+            parser=options.output_folder, metavar="FOLDER", help="Of the heads (default: SmolLM2's in a checkout)."
         ),
     ] = None,
     data: Data = Path("_build/heads"),

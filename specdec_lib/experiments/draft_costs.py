@@ -89,11 +89,7 @@ def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) 
 
 
 def drafting(
-    drafters: Mapping[str, Drafter],
-    tokens: Sequence[int],
-    lengths: Sequence[int],
-    width: int = 320,
-    steps: int = 200,
+    drafters: Mapping[str, Drafter], tokens: Sequence[int], lengths: Sequence[int], width: int = 320, steps: int = 200
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
     first sees one token more.
@@ -147,11 +143,7 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
 
 @torch.inference_mode()
 def capturing(
-    model: PreTrainedModel,
-    captures: Mapping[str, Capture],
-    lengths: Sequence[int],
-    draft: int = 10,
-    repeats: int = 20,
+    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
 ) -> list[dict[str, float]]:
     """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
 
@@ -183,14 +175,7 @@ def capturing(
             clock.settle()
             for name, pairs in marks.items():
                 spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
-                rows.append(
-                    {
-                        "tokens": length,
-                        "capture": name,
-                        "median_ms": float(np.median(spent)),
-                        "all_ms": spent,
-                    }
-                )
+                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent)), "all_ms": spent})
     return rows
 
 

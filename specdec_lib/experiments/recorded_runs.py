@@ -41,10 +41,7 @@ ONE_THREAD = 50_000_000
 
 
 def load_pair(
-    target: str | Path,
-    draft: str | Path,
-    device: str = "auto",
-    dtype: str = "auto",
+    target: str | Path, draft: str | Path, device: str = "auto", dtype: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
 
@@ -94,9 +91,7 @@ def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence
 
 
 def each_turn(
-    prompt: Prompt,
-    tokenizer: PreTrainedTokenizerBase,
-    answer: Callable[[list[int]], Any],
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int]], Any]
 ) -> Iterator[tuple[int, Any]]:
     """Yield each turn's number and what ``answer`` gives for its token ids (a run with ``tokens``), in order: each turn has the
     answers before it in its history."""
@@ -149,10 +144,7 @@ def record_prompts(
 
 
 def in_state(
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str,
-    run: Callable[[Recording], Generation],
+    recordings: Sequence[Recording], drafter: Drafter | None, state: str, run: Callable[[Recording], Generation]
 ) -> list[Generation]:
     """Run recordings in order, ``drafter`` being the one that ``run`` decodes with. Each run says its ``state``.
 
@@ -173,10 +165,7 @@ def _check_state(state: str) -> None:
 
 
 def run_again(
-    model: PreTrainedModel,
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str = "cold",
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
 ) -> list[Generation]:
     """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
 
@@ -244,10 +233,7 @@ def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) ->
 
 
 def runs_of(
-    model: PreTrainedModel,
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str = "cold",
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
 ) -> list[Generation]:
     """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere."""
     if can_be_replayed(recordings, drafter):
@@ -293,9 +279,7 @@ class _Remembering(Drafter):
 
 
 def sweep_draft_model(
-    recordings: Sequence[Recording],
-    draft: PreTrainedModel,
-    lengths: Sequence[int],
+    recordings: Sequence[Recording], draft: PreTrainedModel, lengths: Sequence[int]
 ) -> dict[int, list[Generation]]:
     """Replay a draft model on greedy recordings at every draft length K, drafting no token twice.
 

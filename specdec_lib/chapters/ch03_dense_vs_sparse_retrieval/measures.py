@@ -111,10 +111,7 @@ def steps(frame: pd.DataFrame) -> list[Interval]:
 
 
 def at_size(
-    frame: pd.DataFrame,
-    size: float,
-    degree: int = 1,
-    then: Callable[[Any], Any] = lambda rate: rate,
+    frame: pd.DataFrame, size: float, degree: int = 1, then: Callable[[Any], Any] = lambda rate: rate
 ) -> Interval:
     """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
 

@@ -146,10 +146,7 @@ def cases(packages: Sequence[Path] = ()) -> list[Case]:
     def answers(model: str) -> Callable[[], stores.Texts]:
         return lambda: mixed_texts(alpaca_eval_replies(model), asked)
 
-    own = {
-        "Vicuna-7B v1.5, MT-Bench": "vicuna-7b-v1.5",
-        "Llama-2-7B-chat, AlpacaEval": "llama-2-7b-chat-hf",
-    }
+    own = {"Vicuna-7B v1.5, MT-Bench": "vicuna-7b-v1.5", "Llama-2-7B-chat, AlpacaEval": "llama-2-7b-chat-hf"}
     found: list[Case] = []
     for name, decoding, replies in chats:
         more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}

@@ -108,11 +108,7 @@ def stationary(transitions: np.ndarray) -> np.ndarray:
 
 
 def random_pair(
-    rng: np.random.Generator,
-    vocabulary: int,
-    order: int = 1,
-    concentration: float = 0.5,
-    looseness: float = 1.0,
+    rng: np.random.Generator, vocabulary: int, order: int = 1, concentration: float = 0.5, looseness: float = 1.0
 ) -> ChainPair:
     """Draw a target, and a draft that follows it closely in some contexts and loosely in others.
 
@@ -355,8 +351,7 @@ def endless(rounds: Rounds, relative: np.ndarray, rate: float) -> Ending:
     pair, tokens = rounds.pair, np.arange(rounds.longest)[:, None, None] + 1
     values = relative[:, None]
     return Ending(
-        pair.after(pair.residual, values) - rate * tokens,
-        pair.after(pair.target, values) - rate * (tokens + 1),
+        pair.after(pair.residual, values) - rate * tokens, pair.after(pair.target, values) - rate * (tokens + 1)
     )
 
 

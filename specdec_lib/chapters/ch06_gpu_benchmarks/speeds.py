@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 #: prefill.
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
 #: Transformers' own ways to decode, each with ours that does the same.
-PEERS = {
-    "transformers": PLAIN,
-    "transformers, prompt lookup": "PLD",
-    "transformers, assisted": "SpecDec",
-}
+PEERS = {"transformers": PLAIN, "transformers, prompt lookup": "PLD", "transformers, assisted": "SpecDec"}
 
 #: Tokens that every method decodes before any time counts.
 _WARM = 8
