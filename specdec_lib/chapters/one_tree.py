@@ -278,8 +278,8 @@ def rungs(
     weights: TreeProbabilities,
     unions: bool = True,
 ) -> dict[tuple[str, Size], Drafter]:
-    """The drafters of every rung but the draft model's, by rung and size; without ``unions`` also but :data:`UNION` and
-    :data:`FIXED`."""
+    """The drafters of every rung but the draft model's, by rung and size; without ``unions`` also but those of a
+    fixed size."""
     made: dict[tuple[str, Size], Drafter] = {}
     for size in sizes:
         made |= {(name, size): source for name, source in sources(size).items()}

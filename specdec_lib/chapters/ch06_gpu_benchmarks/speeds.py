@@ -50,7 +50,7 @@ def timed(
     answer before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
     Returns the recordings of plain runs, which give the prompts and the lossless outputs; the runs by method of ours; and a row
-    an output and method (:func:`_row`).
+    an output and method (``_row``).
     """
     runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
     if runtime is None:
