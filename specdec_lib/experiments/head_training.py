@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 
 def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int) -> list[list[int]]:
-    """First turns of prompts of at most :data:`LONGEST` tokens to train on (:func:`~specdec_lib.experiments.tasks.choosing_prompts`), the tasks in turn."""
+    """First turns of prompts of at most :data:`LONGEST` tokens to train on, the tasks in turn."""
     by_task = [[render(p, tokenizer) for p in choosing_prompts([task], per_task)] for task in tasks]
     turns = [group[i] for i in range(per_task) for group in by_task if i < len(group)]
     return [ids for ids in turns if len(ids) <= LONGEST]
