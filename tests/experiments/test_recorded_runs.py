@@ -91,22 +91,6 @@ def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
         recorded_runs.sweep_draft_model(recordings, draft, [2])
 
 
-def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
-    runs = [run_of(list(r.trace.tokens)) for r in recordings]
-    assert comparison.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
-    runs[0].tokens[5] += 1
-    runs[3].tokens.pop()
-    found = comparison.compare(recordings, runs).divergences
-    assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
-
-
-def test_a_comparison_of_nothing_is_refused(recordings):
-    with pytest.raises(ValueError, match="at least one"):
-        comparison.compare([], [])
-    with pytest.raises(ValueError, match="4 recordings and 0 runs"):
-        comparison.compare(recordings, [])
-
-
 def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
     runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
     for drafter in (PromptLookup(num_tokens=6), None):
