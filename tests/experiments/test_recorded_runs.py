@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, paths, replay
+from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, replay
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
@@ -41,10 +41,6 @@ def draft(model):
 @pytest.fixture(scope="module")
 def recordings(model, tokenizer):
     return recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
-
-
-def run_of(tokens: list[int]) -> Generation:
-    return Generation(tokens, [], "length", 1, 0.0)
 
 
 def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
