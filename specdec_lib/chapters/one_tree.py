@@ -26,13 +26,12 @@ from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.answers import Answer
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
-from specdec_lib.experiments.diagnosis import recorded
 from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
+from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
 
 # Probabilities: fitted, and compared with what happened ------------------------------------------------------------
@@ -446,10 +445,10 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
 ROWS = ("PLD", "REST", "SuffixDecoding", SAM, ARCTIC, TREE)
 
 
-def spread(replies: Sequence[Reply], count: int) -> list[Answer]:
+def spread(replies: Sequence[Reply], count: int) -> list[Reply]:
     """At most ``count`` answers that have a text, evenly spread over a set."""
     written = [reply for reply in replies if reply.text]
-    return [Answer(reply.prompt, reply.text) for reply in written[:: max(1, len(written) // count)][:count]]
+    return written[:: max(1, len(written) // count)][:count]
 
 
 def of_large_models(
@@ -462,10 +461,9 @@ def of_large_models(
     ladders, absent = {}, []
     for name, load in SETS.items():
         try:
-            answers = spread(load(), count)
+            recordings = record_replies(spread(load(), count), tokenizer)
         except MissingData:
             absent.append(name)
             continue
-        recordings = [one for one in recorded(answers, tokenizer) if len(one.trace.tokens) > 1]
         ladders[name] = measure(recordings, drafters, sources)
     return ladders, absent
