@@ -59,7 +59,7 @@ def timed(
         recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
     peers = [peer for peer, ours in PEERS.items() if ours in drafters]
-    assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
+    assistant = assistant_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {name: [] for name in drafters}
     rows: list[dict[str, Any]] = []
@@ -124,9 +124,6 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     if ours == "PLD":
         extra |= {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     elif ours == "SpecDec":
-        about = assistant.generation_config
-        about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
-        about.assistant_confidence_threshold = 0.0
         extra["assistant_model"] = assistant
     shown = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
@@ -145,11 +142,15 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     return out[0, len(trace.prompt) :].tolist()  # waits for the device
 
 
-def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
-    """A draft of a cut vocabulary that reads and writes the target's ids, as transformers' assisted generation wants them.
+def assistant_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
+    """A draft model for transformers' assisted generation, with SpecDec's draft length; one of a cut vocabulary reads and writes the
+    target's ids.
 
     It has assistance across vocabularies too, by way of text and a second tokenizer; here both have one tokenizer.
     """
+    about = draft.generation_config
+    about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
+    about.assistant_confidence_threshold = 0.0
     known = draft_vocabulary(draft)
     if known.shared:
         return draft
