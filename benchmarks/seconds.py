@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_lib import DraftTree, generate, load_model, paths, report
-from specdec_lib.chapters.ch06_gpu_benchmarks.speeds import assistant_of
+from specdec_lib.chapters.ch06_gpu_benchmarks.speeds import with_ids_of
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
@@ -140,7 +140,7 @@ def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[st
     runs["transformers"] = of_transformers(plain, new)
     lookup = {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     runs["transformers_lookup"] = of_transformers(plain, new, **lookup)
-    draft = assistant_of(pair.draft, vocabulary_size(plain))
+    draft = with_ids_of(pair.draft, vocabulary_size(plain))
     runs["transformers_assisted"] = of_transformers(plain, new, assistant_model=draft)
     if importlib.util.find_spec("llama_cpp"):
         runs |= {name: of_llama(fetch(smollm2.FILE), lookup, new) for name, lookup in LLAMA.items()}

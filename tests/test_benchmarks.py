@@ -90,7 +90,7 @@ def test_transformers_assists_with_a_draft_of_a_cut_vocabulary():
     target, ids = build("llama"), [token for token in range(TEXT) if token % 3]
     draft = cut(target, ids)
     draft.draft_vocabulary = DraftVocabulary(ids)
-    wrapped, text = seconds.assistant_of(draft, VOCABULARY), torch.tensor([prompt(3, 20)])
+    wrapped, text = seconds.with_ids_of(draft, VOCABULARY), torch.tensor([prompt(3, 20)])
     with torch.inference_mode():
         logits = wrapped(input_ids=text).logits[0]
         own = draft(input_ids=torch.tensor([draft.draft_vocabulary.to_draft(text[0].tolist())])).logits[0]

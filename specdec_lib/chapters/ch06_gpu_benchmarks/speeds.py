@@ -59,7 +59,7 @@ def timed(
         recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
     peers = [peer for peer, ours in PEERS.items() if ours in drafters]
-    assistant = assistant_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
+    assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {name: [] for name in drafters}
     rows: list[dict[str, Any]] = []
@@ -142,9 +142,8 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     return out[0, len(trace.prompt) :].tolist()  # waits for the device
 
 
-def assistant_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
-    """A draft model for transformers' assisted generation, with SpecDec's draft length; one of a cut vocabulary reads and writes the
-    target's ids.
+def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
+    """A draft model for transformers' assisted generation, with SpecDec's draft length, that reads and writes the target's ids.
 
     It has assistance across vocabularies too, by way of text and a second tokenizer; here both have one tokenizer.
     """
