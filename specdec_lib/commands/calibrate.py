@@ -19,12 +19,8 @@ def calibrate(
     out: Annotated[Path, options.OutputFile],
     draft: options.Draft = None,
     source: options.Source = None,
-    context: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Tokens before the pass.")
-    ] = 512,
-    repeats: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Timed passes of each width.")
-    ] = 20,
+    context: Annotated[int, options.whole("Tokens before the pass.")] = 512,
+    repeats: Annotated[int, options.whole("Timed passes of each width.")] = 20,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:

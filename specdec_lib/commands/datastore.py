@@ -36,13 +36,7 @@ class Texts:
     parts of equally many bytes, and a document is in the part where its first byte is; a packed file is not cut.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[Path],
-        lines: Sequence[Path],
-        field: str,
-        part: tuple[int, int] = (0, 1),
-    ):
+    def __init__(self, texts: Sequence[Path], lines: Sequence[Path], field: str, part: tuple[int, int] = (0, 1)):
         self.field, self.part = field, part
         self.texts, self.lines = ([located(path) for path in named] for named in (texts, lines))
         for path in self.paths:

@@ -67,7 +67,7 @@ def diagnose(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
     from specdec_lib.experiments.answers import read_answers
-    from specdec_lib.experiments.elsewhere import SWITCHED_ON, how_to
+    from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
     from specdec_lib.report.display import diagnosis_page
 
     own = load_tokenizer(tokenizer)
@@ -88,8 +88,8 @@ def diagnose(
     for line in (*diagnosis_page.reasons(found), found.advice()):
         _print(line)
     _print("\nHow the methods are switched on:")
-    for name in SWITCHED_ON:
-        _print("\n  ".join([name, *how_to(name)]))
+    for name, known in SWITCHED_ON.items():
+        _print("\n  ".join([name, *(f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS)]))
     _print("All of them, and those that are not listed: generate(model, prompt, drafter) of this library.\n")
     for name, needed in found.needs.items():
         _print(f"{name} is not predicted: it needs {needed}.")

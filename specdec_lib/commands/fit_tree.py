@@ -25,15 +25,13 @@ def fit_tree(
     ] = None,
     prompts: options.Prompts = 6,
     max_new_tokens: options.NewTokens = 96,
-    store_tokens: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Of REST's datastore without --store.")
-    ] = 1_000_000,
+    store_tokens: Annotated[int, options.whole("Of REST's datastore without --store.")] = 1_000_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
     """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
-    from specdec_lib.chapters.ch08_one_tree.fitting import fit
+    from specdec_lib.chapters.one_tree import fit
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.experiments.prompts import TASKS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,10 +37,10 @@ def existing(text: str | Path) -> Path:
     return path
 
 
-def at_least(least: int) -> Callable[[str | int], int]:
-    """What reads a whole number of ``least`` or more."""
+def whole(help: str, least: int = 1) -> Any:
+    """An option that is a whole number of ``least`` or more."""
 
-    def whole(text: str | int) -> int:
+    def read(text: str | int) -> int:
         try:
             number = int(text)
         except ValueError:
@@ -49,7 +49,7 @@ def at_least(least: int) -> Callable[[str | int], int]:
             raise typer.BadParameter(f"{number}; expected {least} or more")
         return number
 
-    return whole
+    return typer.Option(parser=read, metavar="N", help=help)
 
 
 def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -69,5 +69,5 @@ Source = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A method that one tree drafts from; may be repeated.")
 ]
 Store = Annotated[Path | None, typer.Option(parser=existing, metavar="FOLDER", help="A datastore of this tokenizer.")]
-Prompts = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Prompts of each task.")]
-NewTokens = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Longest answer, in tokens.")]
+Prompts = Annotated[int, whole("Prompts of each task.")]
+NewTokens = Annotated[int, whole("Longest answer, in tokens.")]

@@ -93,11 +93,7 @@ def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
 
 
 def explain(
-    exact: torch.Tensor,
-    rounded: torch.Tensor,
-    sampling: Sampling,
-    position: int,
-    tokens: tuple[int, int],
+    exact: torch.Tensor, rounded: torch.Tensor, sampling: Sampling, position: int, tokens: tuple[int, int]
 ) -> tuple[float, float]:
     """How far a choice of two ``tokens`` was missed, and the rounding error there, in logits (greedy) or probability (sampled).
 

@@ -8,6 +8,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocab
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import vocabulary_size
-from specdec_lib.experiments.corpus import stdlib_modules
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import sha256
@@ -43,6 +43,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
+#: Folders of the standard library that are not sources like the rest.
+_SKIPPED = {"site-packages", "dist-packages", "__pycache__", "lib2to3", "bad_coding", "encodings", "test_lib2to3"}
 #: How often one looks whether another process has built a store, in seconds.
 LOOK_SECONDS = 0.2
 
@@ -75,10 +77,35 @@ def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> P
     return folder
 
 
+@cache
+def stdlib_modules() -> dict[str, str]:
+    """The text of every readable source file of the standard library by its dotted name, in order of name; FileNotFoundError if
+    this Python has none."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _SKIPPED.intersection(relative.parts):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue
+        if len(text) > 200:
+            modules[".".join(relative.with_suffix("").parts)] = text
+    if not modules:
+        raise FileNotFoundError(
+            f"no Python sources under {root}: this Python was installed without the text of "
+            "its standard library; use one that has it (python.org, conda or a distribution)"
+        )
+    return modules
+
+
 def stdlib_texts() -> Texts:
     """Modules of the standard library, in an order that mixes its packages."""
-    modules = sorted(stdlib_modules(), key=lambda module: hashlib.sha256(module.name.encode()).hexdigest())
-    return Texts(lambda: (module.text for module in modules), key_of(*(module.text for module in modules)))
+    modules = stdlib_modules()
+    texts = [modules[name] for name in sorted(modules, key=lambda name: hashlib.sha256(name.encode()).hexdigest())]
+    return Texts(lambda: iter(texts), key_of(*texts))
 
 
 def chat_texts() -> Texts:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from specdec_lib import generate, load_model, paths
 from specdec_lib.cli import main
-from specdec_lib.experiments import acceptance_training, head_training, recorded_runs
+from specdec_lib.experiments import head_training, recorded_runs
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.tasks import choosing_prompts, load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -25,7 +23,7 @@ ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
 def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_path, capsys, monkeypatch):
     tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")[2]
     prompts = [render(p, tokenizer) for p in load_task("short text editing", limit=6)]
-    monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
+    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: prompts)
     words = ["train-acceptance-head", "--out", str(tmp_path / "heads" / "head.safetensors"), "--device", "cpu"]
     words += [
         "--data",
@@ -67,11 +65,9 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     words += ["--device", "cpu", "--epochs", "2", "--max-new-tokens", "8", "--batch", "2"]
     assert main(words) == 0
     model, _ = load_model(folder, "cpu")
-    told = json.loads((tmp_path / "out" / "accuracies.json").read_text())
-    assert told["target"] == fingerprint(model) and set(told["kinds"]) == set(KINDS)
     for kind in KINDS:
         heads = DraftHead.load(tmp_path / "out" / f"{kind}.safetensors", model)
-        assert told["kinds"][kind]["top1"] == [row[0] for row in heads.accuracies]
+        assert heads.target == fingerprint(model) and len(heads.accuracies) > 1
         drafter = METHODS[ROWS[kind]].drafter(model, heads)
         assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == (
             generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
@@ -82,7 +78,6 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     again = DraftHead.load(tmp_path / "out" / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
     assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
-    assert set(json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_lib import generate, paths
 from specdec_lib.drafters import SpecDecPP
-from specdec_lib.experiments import acceptance_training, recorded_runs
+from specdec_lib.experiments import head_training, recorded_runs
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.heads.acceptance import AcceptanceHead
 
@@ -20,10 +20,10 @@ def pocket():
 
 @pytest.mark.parametrize("count", [2, 7, 20, 360])
 def test_each_response_is_in_one_part_and_both_keep_the_order(count):
-    fit, held_out = acceptance_training.parted(range(count))
+    fit, held_out = head_training.parted(range(count))
     assert sorted(fit + held_out) == list(range(count))
     assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
-    assert (fit, held_out) == acceptance_training.parted(range(count)), "the same parts each time"
+    assert (fit, held_out) == head_training.parted(range(count)), "the same parts each time"
 
 
 @pytest.mark.parametrize("name", ["acceptance", "acceptance-confidence"])

@@ -12,7 +12,7 @@ from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters import PromptLookup, Rest, SuffixDecoding
-from specdec_lib.experiments import input_guided, prompts
+from specdec_lib.experiments import prompts
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
 
@@ -34,7 +34,7 @@ def test_methods_have_the_passes_of_replays_of_the_pocket_models_answers(tokeniz
     tokens than the model wrote. The command does not know how long an answer might have become, so the replays too take
     its length for the limit: near a limit a drafter sends fewer nodes."""
     model = load_model("pocket", "cpu")[0]
-    recordings = record_once(model, tokenizer, prompts.load("report", input_guided.TASKS, 4), None, 48)
+    recordings = record_once(model, tokenizer, prompts.load("report", prompts.INPUT_GUIDED, 4), None, 48)
     same = []
     for recording in recordings:
         texts = tuple(map(tokenizer.decode, (recording.trace.prompt, recording.trace.tokens)))

@@ -1,4 +1,4 @@
-"""The choice of the layer from replays, and what drafting costs."""
+"""What drafting costs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pytest
 from specdec_lib import Capture, record
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import draft_costs, metrics, recorded_runs
-from specdec_lib.experiments import input_guided as guided
+from specdec_lib.experiments import draft_costs
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from tests import families
@@ -21,14 +20,6 @@ def recordings(model, capture=Capture()):
         trace = record(model, families.prompt(i, 30, 9), max_new_tokens=20, eos_token_id=[], capture=capture)
         out.append(Recording(Prompt(f"p{i}", task, ("text",)), 0, trace))
     return out
-
-
-def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
-    known = recordings(library["llama"], Capture((0, 1, 2)))
-    found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
-    runs = [recorded_runs.replay_all(known, PromptLookupHidden(i, 4)) for i in range(3)]
-    rates = [metrics.pooled(own)["tokens_per_forward"] for own in runs]
-    assert found == rates.index(max(rates))
 
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():

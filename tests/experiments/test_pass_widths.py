@@ -6,7 +6,7 @@ import pytest
 
 from specdec_lib import DraftTree
 from specdec_lib.decoding.results import Step
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.methods import METHODS
 
 FORK = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)

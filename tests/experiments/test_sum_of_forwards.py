@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib.experiments import sum_of_forwards
+from specdec_lib.chapters.ch05_specdec_pp import timing as sum_of_forwards
 from specdec_lib.experiments.draft_costs import ForwardTimes, speed_ratio
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+import readme
 
 from specdec_lib import paths
 from specdec_lib.report import numbers
-from specdec_lib.report.build import readme
 from specdec_lib.report.numbers import Number, NumberError
 
 pytestmark = pytest.mark.skipif(

@@ -15,9 +15,8 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.build.runner import METADATA, strip_ansi
 
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
@@ -56,13 +55,13 @@ def executed_profiles(book: Path) -> dict[str, str]:
 def draw_pictures(folder: Path) -> None:
     """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
     from specdec_lib.report import plots
-    from specdec_lib.report.display import choices, method_examples, method_pictures
+    from specdec_lib.report.display import choices, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     plots.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-        files.write_atomic(folder / f"{page}.html", method_examples.read(page)[1].to_html())
+        files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
     files.write_atomic(folder / "which-method.html", choices.figure())
 
 
@@ -81,9 +80,13 @@ main()
 """
 
 
-def render(root: Path) -> Path:
-    """Render the pages; returns the first one. UsageError if a notebook is not executed, or jupyter-book warned or failed."""
-    executed_profiles(root / "book")
+def build() -> None:
+    """Render the book; UsageError if a notebook is not executed, or jupyter-book warned or failed."""
+    root = paths.root()
+    profiles = executed_profiles(root / "book")
+    if len(set(profiles.values())) > 1:
+        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+    start = time.perf_counter()
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
@@ -105,19 +108,8 @@ def render(root: Path) -> Path:
         raise UsageError(
             f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
         )
-    return root / "_build" / "html" / "intro.html"
-
-
-def build(root: Path | None = None) -> Path:
-    """Render the book of a repository; returns its first page."""
-    root = root or paths.root()
-    profiles = executed_profiles(root / "book")
-    if len(set(profiles.values())) > 1:
-        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
-    start = time.perf_counter()
-    page = render(root)
+    page = root / "_build" / "html" / "intro.html"
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
-    return page
 
 
 def _complaints(log: Path) -> str:

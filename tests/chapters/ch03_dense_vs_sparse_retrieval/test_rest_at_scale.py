@@ -7,7 +7,7 @@ import pytest
 
 from specdec_lib import load_model
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, rest_at_scale
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.rest_at_scale import Case
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.package_files import package_files

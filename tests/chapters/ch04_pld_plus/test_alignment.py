@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_lib.chapters.ch04_pld_plus import alignment
+from specdec_lib.chapters.ch04_pld_plus import attribution
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.tasks import load_task
 
@@ -24,15 +24,15 @@ def quoting() -> Prompt:
 
 def test_quotations_lie_in_the_source_they_name():
     prompt = quoting()
-    assert alignment.quoted(prompt) == [
-        alignment.Copied(0, prompt.text.index("Cod live in"), 22),
-        alignment.Copied(34, prompt.text.rindex("Cod live"), 8),
+    assert attribution.quoted(prompt) == [
+        attribution.Copied(0, prompt.text.index("Cod live in"), 22),
+        attribution.Copied(34, prompt.text.rindex("Cod live"), 8),
     ]
 
 
 def test_tokens_are_copied_where_all_their_characters_are_and_come_from_equal_tokens(tokenizer):
     prompt = quoting()
-    found = alignment.align(prompt, tokenizer, alignment.quoted(prompt))
+    found = attribution.align(prompt, tokenizer, attribution.quoted(prompt))
     assert tokenizer.decode(found.answer) == prompt.reference
     done, seen = 0, []
     for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
@@ -49,7 +49,7 @@ def test_tokens_are_copied_where_all_their_characters_are_and_come_from_equal_to
 def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     prompts = load_task("quotesum", limit=100)
     marked = sum(len(prompt.meta["quotes"]) for prompt in prompts)
-    spans = [(prompt, span) for prompt in prompts for span in alignment.quoted(prompt)]
+    spans = [(prompt, span) for prompt in prompts for span in attribution.quoted(prompt)]
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
         assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]

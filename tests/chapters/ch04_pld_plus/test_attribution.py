@@ -7,7 +7,7 @@ import pytest
 
 from specdec_lib import DraftTree, replay
 from specdec_lib.chapters.ch04_pld_plus import attribution
-from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
+from specdec_lib.chapters.ch04_pld_plus.attribution import Alignment
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden

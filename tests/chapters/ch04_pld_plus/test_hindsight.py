@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib.chapters.ch04_pld_plus.hindsight import BestOccurrence, replay_hindsight
+from specdec_lib.chapters.ch04_pld_plus.occurrences import BestOccurrence, replay_hindsight
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.recorded_runs import replay_all
 from tests.experiments.made import made_up

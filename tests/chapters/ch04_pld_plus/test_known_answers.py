@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -129,3 +130,11 @@ def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
     kept = (paths.DATA / "results" / "pld_plus" / "known_answers.csv").read_text(encoding="utf-8")
     model, _ = load_model("pocket")
     assert f"# target: {fingerprint(model)}\n" in kept, "-p 04.answers=200 reads them again"
+
+
+def test_the_rank_correlation_is_spearmans():
+    x, y = pd.Series([3, 1, 4, 1, 5, 9]), pd.Series([2, 7, 1, 8, 2, 8])
+    ranks = [np.array([3, 1.5, 4, 1.5, 5, 6]), np.array([2.5, 4, 1, 5.5, 2.5, 5.5])]
+    found = known_answers.rank_correlation(x, y, range(6))
+    assert found.value == pytest.approx(np.corrcoef(*ranks)[0, 1]) and found.low < found.value < found.high
+    assert known_answers.rank_correlation(x, 2 * x, range(6)).value == pytest.approx(1)

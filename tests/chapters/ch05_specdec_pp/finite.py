@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Ending, Policy, Rounds, compare
+from specdec_lib.chapters.ch05_specdec_pp.theory import Costs, Ending, Policy, Rounds, compare
 
 
 def limited(rounds: Rounds, after: Sequence[np.ndarray]) -> tuple[Rounds, Ending]:

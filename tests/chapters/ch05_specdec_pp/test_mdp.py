@@ -7,9 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp.theory import mdp
-from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
-from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Policy, Rounds
+from specdec_lib.chapters.ch05_specdec_pp import theory
+from specdec_lib.chapters.ch05_specdec_pp.theory import ChainPair, Costs, Policy, Rounds, random_pair, stationary
 from tests.chapters.ch05_specdec_pp.finite import finite_costs
 
 COSTS = Costs.of_times(0.2, 1.0)
@@ -80,7 +79,7 @@ def test_rates_of_a_policy_are_those_of_all_its_paths(vocabulary, order, longest
             rounds.threshold(0.3),
             [*(rng.random(len(c)) < 0.5 for c in rounds.contexts[:-1]), rounds.fixed(1)[-1]],
         ):
-            found = mdp.outcome(rounds, policy)
+            found = theory.outcome(rounds, policy)
             assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
 
 
@@ -89,14 +88,14 @@ def test_the_solution_costs_as_little_as_the_cheapest_of_all_policies():
         rounds = Rounds.of(pair, 4)
         everything = policies(rounds)
         assert len(everything) >= 2**8
-        least = min(mdp.outcome(rounds, policy).cost(COSTS) for policy in everything)
-        assert mdp.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
+        least = min(theory.outcome(rounds, policy).cost(COSTS) for policy in everything)
+        assert theory.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
 
 
 def test_the_solution_is_that_of_value_iteration():
     for pair in pairs(5, 3):
         rounds = Rounds.of(pair, 6)
-        solution = mdp.solve(rounds, COSTS)
+        solution = theory.solve(rounds, COSTS)
         # Costs of ever longer responses: the increase per token goes to the least cost a token.
         costs = finite_costs(rounds, COSTS, 400)
         assert (costs[400] - costs[200]) / 200 == pytest.approx(solution.outcome.cost(COSTS), rel=1e-3)
@@ -107,7 +106,9 @@ def test_long_responses_under_a_policy_cost_its_rate_a_token():
         rounds = Rounds.of(pair, 5)
         for policy in (rounds.fixed(3), rounds.threshold(0.2)):
             costs = finite_costs(rounds, COSTS, 500, policy)
-            assert (costs[500] - costs[250]) / 250 == pytest.approx(mdp.outcome(rounds, policy).cost(COSTS), rel=1e-3)
+            assert (costs[500] - costs[250]) / 250 == pytest.approx(
+                theory.outcome(rounds, policy).cost(COSTS), rel=1e-3
+            )
 
 
 def simulate(rounds: Rounds, stops: Policy, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -143,10 +144,10 @@ def test_the_algorithm_itself_costs_what_was_worked_out():
     rng = np.random.default_rng(3)
     for pair in pairs(2, 3, seed=5):
         rounds = Rounds.of(pair, 6)
-        solution = mdp.solve(rounds, COSTS)
+        solution = theory.solve(rounds, COSTS)
         for policy, found in (
             (solution.stops, solution.outcome),
-            (rounds.fixed(4), mdp.outcome(rounds, rounds.fixed(4))),
+            (rounds.fixed(4), theory.outcome(rounds, rounds.fixed(4))),
         ):
             batches = simulate(rounds, policy, 8000, rng).reshape(40, 200, 2).sum(1)
             paid = COSTS.discard * batches[:, 0] + COSTS.verify * 200
@@ -158,16 +159,16 @@ def test_the_algorithm_itself_costs_what_was_worked_out():
 def test_no_policy_is_cheaper_than_the_solution_nor_the_solution_than_the_oracle():
     for pair in pairs(20, 3, seed=2):
         rounds = Rounds.of(pair, 6)
-        least = mdp.solve(rounds, COSTS).outcome.cost(COSTS)
+        least = theory.solve(rounds, COSTS).outcome.cost(COSTS)
         others = [rounds.fixed(k) for k in range(1, 7)] + [rounds.threshold(h) for h in np.linspace(0, 1, 11)]
-        assert all(mdp.outcome(rounds, policy).cost(COSTS) >= least * (1 - 1e-12) for policy in others)
-        assert mdp.oracle_cost(pair, COSTS) <= least
+        assert all(theory.outcome(rounds, policy).cost(COSTS) >= least * (1 - 1e-12) for policy in others)
+        assert theory.oracle_cost(pair, COSTS) <= least
 
 
 def test_equal_models_draft_to_the_limit_and_discard_nothing():
     target = random_pair(np.random.default_rng(0), 3).target
     rounds = Rounds.of(ChainPair(target, target), 5)
-    found = mdp.solve(rounds, COSTS).outcome
+    found = theory.solve(rounds, COSTS).outcome
     assert found.discard_rate == pytest.approx(0.0, abs=1e-12)
     assert found.verification_rate == pytest.approx(1 / 6)
 
@@ -177,15 +178,15 @@ def test_without_contexts_a_fixed_length_emits_the_tokens_of_the_formula_of_levi
     rounds = Rounds.of(pair, 10)
     alpha = 1 - float(pair.rejection_rate[0])
     for k in range(1, 11):
-        found = mdp.outcome(rounds, rounds.fixed(k))
+        found = theory.outcome(rounds, rounds.fixed(k))
         assert 1 / found.verification_rate == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
 
 
 def test_a_visit_count_adds_up_to_the_drafted_candidates():
     for pair in pairs(4, 3):
         rounds = Rounds.of(pair, 5)
-        solution = mdp.solve(rounds, COSTS)
-        seen = mdp.visits(rounds, solution.stops, solution.outcome.starts)
+        solution = theory.solve(rounds, COSTS)
+        seen = theory.visits(rounds, solution.stops, solution.outcome.starts)
         drafted = sum(v.sum() for v in seen)
         found = solution.outcome
         # N_draft + N_target = N + N_discarded, for one round.
@@ -199,7 +200,7 @@ def test_a_token_that_is_never_drafted_leads_nowhere():
     assert rounds.children[0].shape == (2, 2)
     policy = rounds.fixed(3)
     assert all(context == 0 for context in rounds.contexts[1][rounds.children[0][0, :1]])
-    found = mdp.outcome(rounds, policy)
+    found = theory.outcome(rounds, policy)
     assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules, mdp, threshold
-from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair
-from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Ending, Policy, Rounds, compare
+from specdec_lib.chapters.ch05_specdec_pp import theory
+from specdec_lib.chapters.ch05_specdec_pp.theory import ChainPair, Costs, Ending, Policy, Rounds, compare, random_pair
 from tests.chapters.ch05_specdec_pp.finite import finite_costs, limited
 
 #: Random pairs in the property test; each is tried under several policies.
@@ -24,8 +23,8 @@ def random_policy(rounds: Rounds, rng: np.random.Generator) -> Policy:
 
 
 def endless_of(rounds: Rounds, costs: Costs, stops: Policy) -> Ending:
-    found = mdp.outcome(rounds, stops)
-    return mdp.endless(rounds, found.relative(costs), found.cost(costs))
+    found = theory.outcome(rounds, stops)
+    return theory.endless(rounds, found.relative(costs), found.cost(costs))
 
 
 def test_the_theorem_never_fails():
@@ -37,10 +36,10 @@ def test_the_theorem_never_fails():
         rounds, costs = Rounds.of(pair, int(rng.integers(2, 7))), random_costs(rng)
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
-            constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops))
-            bound = threshold.stopping_threshold(costs, constant)
+            constant = theory.delta(rounds, costs, theory.cases(rounds, costs, ending, stops))
+            bound = theory.stopping_threshold(costs, constant)
             decision = compare(rounds, costs, ending, stops)
-            assert threshold.counterexamples(rounds, decision, bound) == 0
+            assert theory.counterexamples(rounds, decision, bound) == 0
             applied += sum(int((1 - alive >= bound).sum()) for alive in rounds.alive[:-1])
     assert applied > INSTANCES
 
@@ -49,12 +48,12 @@ def test_the_theorem_never_fails_for_the_best_policy():
     rng = np.random.default_rng(1)
     for _ in range(300):
         rounds, costs = Rounds.of(random_pair(rng, int(rng.integers(2, 4))), 5), random_costs(rng)
-        solution = mdp.solve(rounds, costs)
+        solution = theory.solve(rounds, costs)
         ending = endless_of(rounds, costs, solution.stops)
-        constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, solution.stops))
-        bound = threshold.stopping_threshold(costs, constant)
-        assert threshold.counterexamples(rounds, solution.decision, bound) == 0
-        assert threshold.frontier(rounds, solution.decision).needed <= bound + 1e-9
+        constant = theory.delta(rounds, costs, theory.cases(rounds, costs, ending, solution.stops))
+        bound = theory.stopping_threshold(costs, constant)
+        assert theory.counterexamples(rounds, solution.decision, bound) == 0
+        assert theory.frontier(rounds, solution.decision).needed <= bound + 1e-9
 
 
 def test_the_theorem_never_fails_in_a_response_of_given_length():
@@ -65,9 +64,9 @@ def test_the_theorem_never_fails_in_a_response_of_given_length():
         after = finite_costs(rounds, costs, tokens, stops)
         for left in range(2, tokens + 1):
             own, ending = limited(rounds, list(after[:left]))
-            constant = threshold.delta(own, costs, threshold.cases(own, costs, ending, stops))
+            constant = theory.delta(own, costs, theory.cases(own, costs, ending, stops))
             decision = compare(own, costs, ending, stops)
-            assert threshold.counterexamples(own, decision, threshold.stopping_threshold(costs, constant)) == 0
+            assert theory.counterexamples(own, decision, theory.stopping_threshold(costs, constant)) == 0
 
 
 def test_the_two_cases_weighed_by_their_probabilities_are_the_difference_of_the_actions():
@@ -77,7 +76,7 @@ def test_the_two_cases_weighed_by_their_probabilities_are_the_difference_of_the_
         stops = random_policy(rounds, rng)
         ending = endless_of(rounds, costs, stops)
         decision = compare(rounds, costs, ending, stops)
-        found = threshold.cases(rounds, costs, ending, stops)
+        found = theory.cases(rounds, costs, ending, stops)
         for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.refused, *decision, strict=False):
             np.testing.assert_allclose(alive * yes + (1 - alive) * no, stop - proceed, atol=1e-9)
 
@@ -87,7 +86,7 @@ def test_a_refused_candidate_makes_stopping_cheaper_by_c1_at_least():
     for _ in range(40):
         rounds, costs = Rounds.of(random_pair(rng, 3), 5), random_costs(rng)
         stops = random_policy(rounds, rng)
-        found = threshold.cases(rounds, costs, endless_of(rounds, costs, stops), stops)
+        found = theory.cases(rounds, costs, endless_of(rounds, costs, stops), stops)
         assert max(level.max() for level in found.refused) <= -costs.discard + 1e-12
         # At the last level but one there is exactly one more candidate to draw.
         np.testing.assert_allclose(found.refused[-1], -costs.discard)
@@ -97,7 +96,7 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
     rng = np.random.default_rng(5)
     for _ in range(100):
         rounds, costs = Rounds.of(random_pair(rng, 3), 6), random_costs(rng)
-        decision = mdp.solve(rounds, costs).decision
+        decision = theory.solve(rounds, costs).decision
         levels = zip(rounds.contexts[:-1], rounds.alive, decision.stop, decision.proceed, strict=False)
         for contexts, alive, stop, proceed in levels:
             margin = 1e-9 * (1 + abs(stop))
@@ -112,38 +111,38 @@ def test_a_best_policy_need_not_be_one_threshold():
     # A context where the next candidate is surely kept beside one where it is nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
-    decision = mdp.solve(rounds, costs).decision
-    edge = threshold.frontier(rounds, decision)
+    decision = theory.solve(rounds, costs).decision
+    edge = theory.frontier(rounds, decision)
     assert not edge.single
     assert edge.stops_from.min() < edge.needed
 
 
 def test_the_threshold_of_the_paper_s_times_without_delta():
     costs = Costs.of_times(0.0234, 0.112)
-    assert threshold.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
-    assert threshold.stopping_threshold(costs, -costs.verify) == 0.0
-    assert threshold.stopping_threshold(costs, -1.0) == 0.0
+    assert theory.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
+    assert theory.stopping_threshold(costs, -costs.verify) == 0.0
+    assert theory.stopping_threshold(costs, -1.0) == 0.0
 
 
 @pytest.mark.parametrize("r, weight", [(0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)])
 def test_the_weighted_loss_is_least_at_the_estimate_that_stands_for_the_true_refusal(r, weight):
     e = np.linspace(0.0005, 0.9995, 1000)
     estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
-    assert threshold.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+    assert theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
 
 
 def test_counterexamples_are_found_where_a_threshold_is_too_low():
     rng = np.random.default_rng(6)
     rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
-    decision = mdp.solve(rounds, costs).decision
-    needed = threshold.frontier(rounds, decision).needed
+    decision = theory.solve(rounds, costs).decision
+    needed = theory.frontier(rounds, decision).needed
     assert needed > 0
-    assert threshold.counterexamples(rounds, decision, needed) > 0
-    assert threshold.counterexamples(rounds, decision, needed + 1e-9) == 0
+    assert theory.counterexamples(rounds, decision, needed) > 0
+    assert theory.counterexamples(rounds, decision, needed + 1e-9) == 0
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
-    rows = list(best_rules.survey(15, 5, np.linspace(0, 0.9, 10), seed=7))
+    rows = list(theory.survey(15, 5, np.linspace(0, 0.9, 10), seed=7))
     assert len(rows) == 15
     for row in rows:
         assert row["failures"] == 0 and row["oracle"] <= 1e-12
@@ -154,9 +153,9 @@ def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
 
 def test_every_stop_is_certified_from_threshold_0_on_and_none_above_1():
     rounds = Rounds.of(random_pair(np.random.default_rng(8), 3), 6)
-    found = mdp.outcome(rounds, rounds.threshold(0.2))
+    found = theory.outcome(rounds, rounds.threshold(0.2))
     stops, starts = rounds.threshold(0.2), found.starts
-    assert best_rules.certified(rounds, stops, starts, 0.0) == pytest.approx(1.0)
-    assert best_rules.certified(rounds, stops, starts, 1.1) == 0.0
+    assert theory.certified(rounds, stops, starts, 0.0) == pytest.approx(1.0)
+    assert theory.certified(rounds, stops, starts, 1.1) == 0.0
     # The rule itself stops above 0.2 only.
-    assert best_rules.certified(rounds, stops, starts, 0.2) == pytest.approx(1.0)
+    assert theory.certified(rounds, stops, starts, 0.2) == pytest.approx(1.0)

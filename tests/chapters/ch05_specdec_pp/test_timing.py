@@ -9,8 +9,8 @@ import pytest
 
 from specdec_lib import record, replay
 from specdec_lib.chapters.ch05_specdec_pp import timing
+from specdec_lib.chapters.ch05_specdec_pp.timing import fit_forward_times
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments.sum_of_forwards import fit_forward_times
 from tests.chaos import CountingClock
 from tests.families import perturbed, prompt
 

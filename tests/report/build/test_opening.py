@@ -24,7 +24,7 @@ def build(folder, opening):
     source = folder / "source"
     source.mkdir()
     (source / "conf.py").write_text(
-        "extensions = ['myst_nb', 'specdec_lib.report.build.opening']\nnb_execution_mode = 'off'\nnumfig = True\nmyst_enable_extensions = ['dollarmath']\n"
+        "extensions = ['myst_nb', 'specdec_lib.report.build.directives']\nnb_execution_mode = 'off'\nnumfig = True\nmyst_enable_extensions = ['dollarmath']\n"
     )
     drawing = new_code_cell(
         "draw()",

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch08_one_tree import study
+from specdec_lib.chapters import one_tree as study
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report import plots
-from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
+from tests.chapters.one_tree.test_tree_study import PRICES, _ladder, _recordings
 
 UNKNOWN = Interval(1.5, math.nan, math.nan)
 GAINS = [Interval(1.25, 1.125, 1.5), UNKNOWN, Interval(0.75, 0.5, 0.875)]
@@ -104,3 +104,23 @@ def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
         assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
     (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
     assert [text.get_text() for text in ax.texts] == ["no data"]
+
+
+def test_the_map_of_methods_stars_only_what_is_above_one_as_a_whole():
+    rows = [
+        {"task": task, "method": "PLD", "speedup": interval}
+        for task, interval in zip("ab", (Interval(1.25, 1.125, 1.5), Interval(1.25, 0.875, 1.5)), strict=True)
+    ]
+    figure = plots.which_method(rows, ["PLD"], ["a", "b"])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
+
+
+def test_an_upright_map_has_methods_as_rows_and_stars_the_best_of_each_task():
+    wins = {("edit", "PLD"): 3.0, ("edit", "REST"): 2.0, ("code", "PLD"): 1.2, ("code", "REST"): 1.5}
+    rows = [
+        {"task": task, "method": method, "speedup": Interval(value, value - 0.1, value + 0.1)}
+        for (task, method), value in wins.items()
+    ]
+    (ax,) = plots.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD", "REST"]
+    assert [text.get_position() for text in ax.texts if "★" in text.get_text()] == [(0, 0), (1, 1)]

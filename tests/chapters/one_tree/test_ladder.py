@@ -5,16 +5,24 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
-from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
-from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
+from specdec_lib.chapters.one_tree import (
+    SAM_MATCH,
+    Selection,
+    acceptable,
+    fit,
+    highest_score,
+    judged_on,
+    least_cost,
+    longest_match,
+    predictions,
+)
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.experiments.pass_widths import counted, price_of
+from specdec_lib.experiments.pass_costs import counted, price_of
 from tests.experiments.made import made_up
 
 
