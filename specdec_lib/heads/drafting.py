@@ -17,11 +17,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, device_of, vocabulary_size
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
-from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.models.fingerprint import fingerprint, weights_of
 
 COMMAND = "python -m specdec_lib train-heads"
 
@@ -36,14 +36,15 @@ class Ends:
                 f"{type(model).__name__} has no output layer for heads to share; use another drafter"
             )
         weight, config = self._output.weight, decoder_config(model)
-        self.device, self.vocabulary = weight.device, vocabulary_size(model)
+        self.device, self.vocabulary = device_of(model, self._output), vocabulary_size(model)
+        self._embeds_on = device_of(model, self._embeddings)
         self.width = config.hidden_size
         # Of an output layer in whole numbers its inputs' type is the model's.
         self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
         self._cap = getattr(config, "final_logit_softcapping", None)
         self._factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
         with torch.no_grad():
-            some = self._embeddings(torch.arange(min(self.vocabulary, 1024), device=self._embeddings.weight.device))
+            some = self._embeddings(torch.arange(min(self.vocabulary, 1024), device=self._embeds_on))
             self._scale = float(some.float().square().mean().clamp_min(1e-12).rsqrt())
 
     @torch.no_grad()
@@ -52,7 +53,7 @@ class Ends:
 
         The published heads read them as they are, some fifty times smaller than the states; a short training cannot learn that.
         """
-        return (self._embeddings(tokens.to(self._embeddings.weight.device)) * self._scale).to(self.device)
+        return (self._embeddings(tokens.to(self._embeds_on)) * self._scale).to(self.device)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
@@ -63,7 +64,7 @@ class Ends:
     @property
     def weight(self) -> torch.Tensor:
         """Of the output layer, shape (vocabulary, d)."""
-        return self._output.weight
+        return weights_of(self._output)
 
 
 @dataclass(frozen=True)
