@@ -285,6 +285,7 @@ def record(
         heads=capture.heads,
         attention=rows,
         outputs=joined(outputs),
+        token_ids=run.context.token_ids,
     )
 
 

@@ -73,6 +73,7 @@ def record_known(
         heads=tuple(capture.heads),
         attention=rows,
         outputs=joined(outputs) if capture.topk else None,
+        token_ids=context.token_ids,
     )
     if first != tokens[0]:
         return Forced(trace, [first])

@@ -102,7 +102,7 @@ TARGET = ("--target", "pocket", "--out", "x")
         (["fit-tree", *TARGET, "--source", "Token Recycling"], "Token Recycling cannot be fitted: its drafts depend"),
         (["fit-tree", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
         (["fit-tree", *TARGET, "--store", "none"], "there is no none"),
-        (["fit-tree", *TARGET, "--store", "."], "no datastore at"),
+        (["fit-tree", *TARGET, "--store", "."], "is no datastore: its"),
         (["fit-tree", *TARGET, "--source", "Medusa", "--heads", "."], "no drafting heads at medusa.safetensors"),
         (["find-heads", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
         (["find-heads", *TARGET, "--prompts", "0"], "0; expected 1 or more"),

@@ -10,7 +10,7 @@ import torch
 from accelerate import cpu_offload, disk_offload
 from transformers import AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
-from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record
+from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record, replay
 from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden, SpecDecPP
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -149,6 +149,7 @@ def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
     plain = generate(target, ids, max_new_tokens=12).tokens
     assert generate(target, ids, DraftModel(draft, 3), max_new_tokens=12).tokens == plain
     assert len(generate(target, ids, DraftModel(draft, 3), Sampling(2.0), 12, []).tokens) == 12
+    assert replay(record(draft, ids, max_new_tokens=12), DraftModel(target, 3)).stats["new_tokens"] == 12
     shown: list[list[int]] = []
     with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with specdec_lib.load_model"):
         generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), on_tokens=shown.append)
