@@ -14,7 +14,8 @@ from specdec_lib import paths
 from tests.ended import left_after
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what it runs in the background
 from pathlib import Path
 from specdec_lib.report.build import book
 book.executed_profiles = book.rerun.write_pages = book.draw_pictures = lambda *_: None
