@@ -38,7 +38,12 @@ def main():
 def test_five_seconds_after_its_end_nothing_is_rendered(tmp_path, number):
     (tmp_path / "_build").mkdir()
     (tmp_path / "jupyter_book" / "cli").mkdir(parents=True)
-    for name, text in (("__init__", ""), ("sphinx", "build_sphinx = print"), ("cli/__init__", ""), ("cli/main", BUILDS)):
+    for name, text in (
+        ("__init__", ""),
+        ("sphinx", "build_sphinx = print"),
+        ("cli/__init__", ""),
+        ("cli/main", BUILDS),
+    ):
         (tmp_path / "jupyter_book" / f"{name}.py").write_text(text)
     variables = os.environ | {"PYTHONPATH": str(paths.PACKAGE.parent)}
     run = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], env=variables)
