@@ -53,7 +53,7 @@ def test_five_seconds_after_its_end_nothing_is_rendered(tmp_path, number):
     below = list(map(int, pids.read_text().split()))
     try:
         run.send_signal(number)
-        assert not left_after([run.pid, *below])
+        assert not left_after(below)
     finally:
         for pid in below:
             try:
