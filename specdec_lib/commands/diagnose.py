@@ -22,7 +22,7 @@ def _prices(name: str) -> PassPrices:
 
     if name in CURVES:
         return CURVES[name]
-    path = Path(name).expanduser()
+    path = options.expanded(name)
     if not path.is_file():
         raise ValueError(f"--prices is {name!r}; expected {', '.join(CURVES)}, or a file that calibrate wrote")
     return PassPrices.load(path)
@@ -44,7 +44,9 @@ def _print(text: str) -> None:
 
 def diagnose(
     answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
-    tokenizer: Annotated[str, typer.Option(help="The model's: pocket, a folder or a name on the hub.")] = "pocket",
+    tokenizer: Annotated[
+        str, typer.Option(help="The model's: smollm2, pocket, a folder or a name on the hub.")
+    ] = "pocket",
     store: options.Store = None,
     weights: Annotated[
         Path | None, typer.Option(parser=options.existing, metavar="FILE", help="One tree's, of fit-tree.")

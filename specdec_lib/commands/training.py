@@ -73,9 +73,10 @@ def train_acceptance_head(
 
 
 def _check_tasks(names: list[str] | None) -> None:
-    from specdec_lib.experiments.tasks import task_names
+    from specdec_lib.experiments.tasks import choosing_prompts, task_names
 
     options.one_of("--task", [name.split("/")[0] for name in names or ()], task_names())
+    choosing_prompts(names or (), 1)  # a set whose file is not there
 
 
 def _number(option: str, text: str) -> float:

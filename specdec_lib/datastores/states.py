@@ -116,6 +116,12 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
     return np.array(windows, np.int64).reshape(-1, 3)
 
 
+def check_overlap(window: int, overlap: int, cover: str) -> None:
+    """Refuse windows that would not advance over a document."""
+    if cover == "windows" and not 0 <= overlap < window:
+        raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
+
+
 def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of windows of similar length, at most ``batch_tokens`` with their padding, or one window."""
     order = np.argsort(lengths, kind="stable")[::-1]
@@ -159,8 +165,7 @@ def write_states(
     max_states = None if max_states is None else whole("max_states", max_states, 1)
     one_of("cover", cover, ("truncate", "windows"))
     one_of("dtype", dtype, ("float16", "float32"))
-    if cover == "windows" and not 0 <= overlap < window:
-        raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
+    check_overlap(window, overlap, cover)
     store_files.check_target(path, MANIFEST, "folder of hidden states")
     key = {
         "model": model,

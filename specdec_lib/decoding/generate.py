@@ -256,6 +256,7 @@ def record(
         hidden=states,
         heads=capture.heads,
         attention=rows,
+        token_ids=run.context.token_ids,
     )
 
 

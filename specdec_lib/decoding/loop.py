@@ -202,12 +202,12 @@ def decode(
         began = clock.mark()
         token = verifier.first(context)
         emit([token])
-        if on_tokens is not None:
-            on_tokens([token])
         try:
             if drafter is not None and reason is None:
-                drafter.start(context)
+                drafter.start(context)  # a drafter that refuses the target does so before a token is shown
             filled = clock.mark()
+            if on_tokens is not None:
+                on_tokens([token])
             while reason is None:
                 room = limits.max_new_tokens - len(new)
                 if limits.context is not None:

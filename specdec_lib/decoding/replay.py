@@ -35,6 +35,8 @@ class Trace:
     heads: tuple[tuple[int, int], ...] = ()
     #: Row of the last cached token, shape (heads, t), when ``t`` tokens were cached, from t = len(prompt) on.
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
+    #: Number of token ids of the target's tokenizer, where it is known, as :class:`Context` has it.
+    token_ids: int | None = None
 
 
 @dataclass
@@ -79,7 +81,8 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         if drafter.replays == "greedy" and not trace.sampling.greedy:
             raise ValueError(f"the trace was sampled and {drafter!r} is verified by rejection; replay a greedy trace")
         _check_captured(trace, drafter.capture)
-    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
+    prompt, sampling = list(trace.prompt), trace.sampling.for_prompt(trace.prompt)
+    context = Context(prompt, len(prompt), trace.vocabulary, sampling, token_ids=trace.token_ids)
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
     chosen = [] if drafter is None else [trace.heads.index(head) for head in drafter.capture.heads]
     context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)][chosen]

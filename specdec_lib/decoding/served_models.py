@@ -83,12 +83,16 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where token ids are read. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
-    embeddings = model.get_input_embeddings()
-    device = embeddings.weight.device
+    """Where token ids are read."""
+    return device_of(model, model.get_input_embeddings())
+
+
+def device_of(model: PreTrainedModel, layer: torch.nn.Module) -> torch.device:
+    """Where a layer computes. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
+    device = layer.weight.device
     if device.type != "meta":
         return device
-    for part in (embeddings, unwrapped(model)):
+    for part in (layer, unwrapped(model)):
         hook = getattr(part, "_hf_hook", None)
         for each in getattr(hook, "hooks", [hook]):
             found = getattr(each, "execution_device", None)

@@ -70,6 +70,7 @@ def record_known(
         hidden=states,
         heads=tuple(capture.heads),
         attention=rows,
+        token_ids=context.token_ids,
     )
     if first != tokens[0]:
         return Forced(trace, [first])

@@ -12,7 +12,14 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
-from specdec_lib.decoding.served_models import check_paired, context_limit, decoder_config, exact_length, unwrapped
+from specdec_lib.decoding.served_models import (
+    check_paired,
+    context_limit,
+    decoder_config,
+    exact_length,
+    input_device,
+    unwrapped,
+)
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
@@ -66,7 +73,7 @@ class AdaptiveDraftModel(Drafter):
             if head is None:
                 raise ValueError(f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path)")
             head.check(model)
-            self._score = head.scorer(model.device)
+            self._score = head.scorer(input_device(model))
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head, self.runtime = model, rule, head, runtime

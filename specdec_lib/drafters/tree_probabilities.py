@@ -118,7 +118,7 @@ class TreeProbabilities:
             fitted_on = about["fitted_on"]
             if weights.dtype != np.float64 or weights.shape != (width(len(sources)),) or not np.isfinite(weights).all():
                 raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with fit-tree"
             ) from None

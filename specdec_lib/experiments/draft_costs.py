@@ -20,6 +20,7 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
@@ -151,7 +152,7 @@ def capturing(
     the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = vocabulary_size(model)
     with ExitStack() as opened:
         targets = {
             name: opened.enter_context(Target(model, max(lengths) + draft + 1, capture))

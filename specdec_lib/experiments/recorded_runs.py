@@ -29,7 +29,7 @@ from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
-from specdec_lib.models.loading import load_model
+from specdec_lib.models.loading import load_model, placed
 
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
@@ -52,6 +52,7 @@ def load_pair(
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
+        placed(draft)  # one that is not there is told before the target is loaded
         model, tokenizer = load_model(target, device, dtype)
         small, other = load_model(draft, device, dtype)
     finally:

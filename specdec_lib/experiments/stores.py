@@ -33,7 +33,7 @@ from specdec_lib.datastores.store_files import VERSION
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import vocabulary_size
+from specdec_lib.decoding.served_models import input_device, vocabulary_size
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import sha256
@@ -245,7 +245,7 @@ def _answer(
     model: PreTrainedModel, batch: list[list[int]], sampling: Sampling, max_new_tokens: int, pad: int, seed: int
 ) -> list[list[int]]:
     """Prompt and response of each request, the end token included and padding left out."""
-    width, device, vocabulary = max(map(len, batch)), model.device, draft_vocabulary(model)
+    width, device, vocabulary = max(map(len, batch)), input_device(model), draft_vocabulary(model)
     read = [vocabulary.to_draft([pad] * (width - len(row)) + row) for row in batch]
     ids = torch.tensor(read, device=device)
     seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device)

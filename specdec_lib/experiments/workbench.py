@@ -17,7 +17,7 @@ from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
-from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.served_models import decoder_config, input_device
 from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
@@ -92,7 +92,7 @@ class ModelPair:
 
             index = stores.dense_index(states, part)
         except ImportError:
-            index = ExactIndex(states, part.store, device=self.target.device)
+            index = ExactIndex(states, part.store, device=input_device(self.target))
         self.notes["dense states"] = len(index)
         return index
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.sampling import not_numbers
+from specdec_lib.decoding.served_models import input_device
 from specdec_lib.heads import head_files
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -135,7 +136,7 @@ class AcceptanceHead(nn.Module):
         head = head_files.load(path, "acceptance_head", make, COMMAND)
         if model is not None:
             head.check(model)
-            head.to(model.device)
+            head.to(input_device(model))
         return head
 
 

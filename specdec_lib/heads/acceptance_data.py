@@ -19,7 +19,7 @@ from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import decoder_config, input_device, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.answers import Answer, kept
@@ -43,7 +43,7 @@ class Response(Answer):
 
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.Tensor:
-    ids = torch.tensor([tokens], device=model.device)
+    ids = torch.tensor([tokens], device=input_device(model))
     return model(ids, use_cache=False).logits[0, start - 1 : -1].float().cpu()
 
 

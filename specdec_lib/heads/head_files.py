@@ -36,7 +36,7 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
             about = json.loads((file.metadata() or {})[key])
             weights = {name: file.get_tensor(name).float() for name in file.keys()}
         version = about["format"]
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path} holds no {what}; expected a file that their save() wrote") from None
     if version != FORMAT:
         raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train again: {command}")

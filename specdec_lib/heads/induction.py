@@ -88,7 +88,7 @@ class InductionHeads:
             peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
             if not isinstance(made_for, str):
                 raise ValueError(f"its fingerprint is {made_for!r}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} holds no induction heads ({type(error).__name__}: {error}); identify the heads again"
             ) from None

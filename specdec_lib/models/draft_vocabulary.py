@@ -79,7 +79,7 @@ def draft_vocabulary(model: PreTrainedModel) -> DraftVocabulary:
     attached = getattr(model, "draft_vocabulary", None)
     if attached is not None:
         return attached
-    every = DraftVocabulary(torch.arange(token_ids(model)), 0)
+    every = DraftVocabulary(torch.arange(token_ids(model), device="cpu"), 0)
     every.shared = True
     return every
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.states import States, write_states
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -53,8 +54,8 @@ def embed_store(
     if model.training:
         raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
     check_vocabulary(store, vocabulary_size(model))
-    limit = context_limit(model)
-    if limit is not None and isinstance(window, int) and window > limit:
+    window, limit = whole("window", window, 1), context_limit(model)
+    if limit is not None and window > limit:
         raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")
     return write_states(
         path,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 import time
 import warnings
 from functools import cache
@@ -52,6 +54,34 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return _DTYPES[one_of("dtype", dtype, ("auto", *_DTYPES))]
 
 
+def placed(name_or_path: str | Path) -> str | Path:
+    """Where a model lies: its folder, its GGUF file, or the name on the hub as it stands; FileNotFoundError if it is not there."""
+    name = str(name_or_path)
+    if name == smollm2.NAME:
+        return smollm2.folder()
+    if name in SHIPPED:
+        if not (SHIPPED[name] / "config.json").exists():
+            raise FileNotFoundError(f"{name!r} is not in {SHIPPED[name]}; install the package again")
+        return SHIPPED[name]
+    path = Path(os.path.expanduser(name))
+    if name.lower().endswith(".gguf"):
+        return path
+    if not isinstance(name_or_path, Path) and not name.startswith((".", "/", "~")):
+        return name
+    if not (path / "config.json").exists():
+        raise FileNotFoundError(f"no model in {path}: expected a directory with config.json")
+    return path
+
+
+def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
+    """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
+    place = placed(name_or_path)
+    if str(place).lower().endswith(".gguf"):
+        return None
+    config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)
+    return config.hidden_size, getattr(config, "max_position_embeddings", None) or sys.maxsize
+
+
 def load_model(
     name_or_path: str | Path,
     device: str = "auto",
@@ -82,22 +112,11 @@ def load_model(
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
+    name_or_path = placed(name_or_path)
     if str(name_or_path).lower().endswith(".gguf"):
-        model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
+        model, tokenizer = gguf.read(name_or_path, kind, attn_implementation="sdpa")
         know_tokenizer(tokenizer, model)
         return _ready(model if spread else model.to(place)), tokenizer
-    if str(name_or_path) == smollm2.NAME:
-        name_or_path = smollm2.folder()
-    elif str(name_or_path) in SHIPPED:
-        folder = SHIPPED[str(name_or_path)]
-        if not (folder / "config.json").exists():
-            raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; install the package again")
-        name_or_path = folder
-    elif isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
-        folder = Path(name_or_path).expanduser()
-        if not (folder / "config.json").exists():
-            raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
-        name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     # SDPA cannot cap scores (Gemma 2), and some releases of transformers leave that out.

@@ -82,7 +82,7 @@ def test_what_is_no_file_of_heads_or_of_another_model_is_refused(written, key, m
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"{path.name} holds no {key.replace('_', ' ')}"):
             load(path)
-    for about in ("[]", "3", "null", "{"):
+    for about in ("[]", "3", "null", "{", "[" * 10**5, "1" * 5000):
         save_file({"x": torch.zeros(1)}, path, metadata={key: about})
         with pytest.raises(ValueError, match=f"{path.name} holds no {key.replace('_', ' ')}"):
             load(path)
@@ -104,6 +104,7 @@ def test_a_saved_head_is_the_same(written, model):
 TEXTS = {
     "empty": lambda about: "",
     "cut off": lambda about: json.dumps(about)[:-20],
+    "nested too deeply": lambda about: "[" * 10**5,
     "no mapping": lambda about: "[1]",
     "another format": lambda about: json.dumps(about | {"format": 99}),
     "no copied": lambda about: json.dumps({name: value for name, value in about.items() if name != "copied"}),

@@ -74,6 +74,7 @@ def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
     wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     for model, tokens, options, error, says in (
         (llama, store, {"window": 1024}, ValueError, "window is 1024, the model's context 128"),
+        (llama, store, {"window": np.int64(1024)}, ValueError, "window is 1024, the model's context 128"),
         (build("llama").train(), store, {}, ValueError, "in training mode"),
         (llama, wide, {}, ValueError, "has 97 token ids, the model 96: they do not share a tokenizer"),
         (llama, tmp_path / "none", {}, StoreError, "no datastore at"),

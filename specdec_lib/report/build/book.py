@@ -65,12 +65,16 @@ def draw_pictures(folder: Path) -> None:
     files.write_atomic(folder / "which-method.html", choices.figure())
 
 
-#: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.
+#: jupyter-book, which ends with the process that renders, and whose own processes end with it. Sphinx reads and writes pages in
+#: as many processes as it is told, for which jupyter-book has no option.
 #: Documents are trees of millions of nodes, most of them kept to the end: looking for garbage took a fifth of the time, and
 #: without it the process takes 1.6 GB. From Python 3.13 on this text is the source of every function that Python itself made
 #: from a text, such as those of named tuples, and Sphinx fails on it.
 _JUPYTER_BOOK = """
-import functools, gc, linecache, sys
+import functools, gc, linecache, os, sys
+from specdec_lib.processes import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+os.register_at_fork(after_in_child=lambda: end_with_parent(os.getppid()))
 linecache.cache.pop("<string>", None)
 gc.disable()
 import jupyter_book.sphinx
@@ -92,7 +96,7 @@ def build() -> None:
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
     shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
     jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    command = [sys.executable, "-c", _JUPYTER_BOOK, str(jobs), "build", "book"]
+    command = [sys.executable, "-c", _JUPYTER_BOOK, str(os.getpid()), str(jobs), "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:

@@ -141,30 +141,12 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
     nodes = sum(len(rows) for rows in judged.features)
     assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
-<<<<<<< HEAD:tests/chapters/ch08_one_tree/test_tree_study.py
-    sure = TreeProbabilities(("a", "b"), TreeProbabilities.unfitted(("a", "b")).weights * 9.0)
-    weights = {"rough": TreeProbabilities.unfitted(("a", "b")), "sure": sure}
-    rows = study.calibration({"all": judged}, weights)
-    for name, own in weights.items():
-        assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
-    assert rows[1]["rough"] != rows[1]["sure"]
-    curves = study.reliability_curves({"all": judged, "none": Judged()}, weights["rough"], bins=1)
-||||||| 852fe7a:tests/chapters/ch08_one_tree/test_tree_study.py
-    sure = TreeProbabilities(("a", "b"), TreeProbabilities.unfitted(("a", "b")).weights * 9.0)
-    weights = {"rough": TreeProbabilities.unfitted(("a", "b")), "sure": sure}
-    rows = study.calibration({"all": judged}, weights)
-    for name, own in weights.items():
-        assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
-    assert rows[1]["rough"] != rows[1]["sure"]
-    curves = study.reliability_curves({"all": judged, "none": Judged()}, weights["rough"], bins=1)
-=======
     rough = TreeProbabilities.unfitted(("a", "b"))
     sure = TreeProbabilities(("a", "b"), rough.weights * 9.0)
     errors = [study.calibration({"all": judged}, own)[1]["error"] for own in (rough, sure)]
     assert errors == [expected_calibration_error(*by_source(judged, own)["b"]) for own in (rough, sure)]
     assert errors[0] != errors[1]
     curves = study.reliability_curves({"all": judged, "none": Judged()}, rough, bins=1)
->>>>>>> cutrest:tests/chapters/one_tree/test_tree_study.py
     assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
     for source, (predicted, hit) in parts.items():
         (mean,), (share,) = curves["all"][source]
