@@ -186,7 +186,7 @@ class AdaptiveDraftModel(Drafter):
             queued["confidence"] = row.gather(0, token.clamp(min=0)[None])[0]
         if "entropy" in self._needs:
             queued["entropy"] = torch.special.entr(row).sum()
-        read = torch.stack([torch.as_tensor(value).double() for value in queued.values()]).tolist()
+        read = torch.stack([torch.as_tensor(value, device=token.device).double() for value in queued.values()]).tolist()
         values = dict(zip(queued, read, strict=True))
         if math.isnan(values.get("acceptance", 0.0)):
             raise not_numbers(NO_STATES)

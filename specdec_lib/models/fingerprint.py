@@ -25,7 +25,9 @@ def fingerprint(model: PreTrainedModel) -> str:
         part, _, last = names[name].rpartition(".")
         weights = weights_of(model.get_submodule(part), last)
         flat = weights.detach().reshape(-1)
-        places = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
+        places = torch.linspace(
+            0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64, device="cpu"
+        ).long()
         values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu().numpy()
         digest.update(json.dumps([name, list(weights.shape)]).encode() + values.tobytes())
     return digest.hexdigest()

@@ -119,6 +119,14 @@ def test_a_model_whose_embeddings_lie_elsewhere_is_served_like_any(tmp_path, off
         Runtime(moved, 40)
 
 
+def test_the_callers_default_device_changes_nothing():
+    model, ids = build("llama-gqa"), prompt(0, 12)
+    plain, head = generate(model, ids, max_new_tokens=12).tokens, AcceptanceHead(32, draft=fingerprint(model))
+    with torch.device("meta"):
+        for drafter in (None, PromptLookupHidden(1), DraftModel(model, 3), SpecDecPP(model, head)):
+            assert generate(model, ids, drafter, max_new_tokens=12).tokens == plain
+
+
 def test_weights_that_were_never_loaded_are_named():
     with torch.device("meta"):
         model = LlamaForCausalLM(build("llama").config).eval()
