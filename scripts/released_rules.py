@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from specdec_lib import load_model, paths, report
-from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.contract import LAST, Capture, Context
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Lookahead, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.medusa import Medusa
-from specdec_lib.experiments import input_guided, prompts, results
+from specdec_lib.experiments import prompts, results
 from specdec_lib.experiments.recorded_runs import replay_each, run_each_again
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.workbench import ModelPair
@@ -27,6 +28,13 @@ from specdec_lib.experiments.workbench import ModelPair
 MEDUSA = {"": 10, "0": 10, "1": 7, "2": 3, "3": 2} | dict.fromkeys("456789", 1)
 MEDUSA |= {"00": 10, "01": 3, "02": 2, "10": 2, "20": 1, "000": 2} | dict.fromkeys(("03", "04", "05", "06", "07"), 1)
 EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10": 1, "000": 3, "0000": 2}
+
+
+class ReleasedLookahead(Lookahead):
+    """Never counts the last token of an n-gram."""
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        return super().propose(context, min(limit, self.levels - 2))
 
 
 def shape_of(children: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -51,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
     model, tokenizer = load_model(options.target, "cpu", "float32")
     pair = ModelPair(model, None, tokenizer)
     medusa, eagle = pair.draft_heads("medusa"), pair.draft_heads("eagle")
-    asked = prompts.load("report", input_guided.TASKS, options.prompts)
+    asked = prompts.load("report", prompts.INPUT_GUIDED, options.prompts)
     recordings = record_once(model, tokenizer, asked, None, options.max_new_tokens, Capture((LAST,)))
     runs = replay_each(
         recordings,
@@ -64,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     live = {
         "lookahead": Lookahead(),
-        "lookahead as released": Lookahead(full_match=False),
+        "lookahead as released": ReleasedLookahead(),
         "recycling": TokenRecycling(),
     }
     runs |= run_each_again(model, recordings, live, {"recycling": "warm"})
