@@ -18,7 +18,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Lookahead, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.medusa import Medusa
-from specdec_lib.experiments import input_guided, prompts, results
+from specdec_lib.experiments import prompts, results
 from specdec_lib.experiments.recorded_runs import replay_each, run_each_again
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.workbench import ModelPair
@@ -51,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> None:
     model, tokenizer = load_model(options.target, "cpu", "float32")
     pair = ModelPair(model, None, tokenizer)
     medusa, eagle = pair.draft_heads("medusa"), pair.draft_heads("eagle")
-    asked = prompts.load("report", input_guided.TASKS, options.prompts)
+    asked = prompts.load("report", prompts.INPUT_GUIDED, options.prompts)
     recordings = record_once(model, tokenizer, asked, None, options.max_new_tokens, Capture((LAST,)))
     runs = replay_each(
         recordings,
