@@ -229,15 +229,13 @@ def dense(
     factory: Annotated[str, typer.Option(help="FAISS factory string, IVF1024,PQ16x8 or HNSW32 say")] = "Flat",
     nprobe: Annotated[int | None, typer.Option(help="lists searched of an IVF index")] = None,
     ef_search: Annotated[int | None, typer.Option(help="candidates searched of an HNSW index")] = None,
-    window: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="tokens run at once")] = 1024,
+    window: Annotated[int, options.whole("tokens run at once")] = 1024,
     cover: Annotated[
         Literal["truncate", "windows"],
         typer.Option(help="of a longer document: its first window, or overlapping windows over all of it"),
     ] = "truncate",
     overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
-    max_states: Annotated[
-        int | None, typer.Option(parser=options.at_least(1), metavar="N", help="stop after so many states")
-    ] = None,
+    max_states: Annotated[int | None, options.whole("stop after so many states")] = None,
     keep_states: Annotated[bool, typer.Option("--keep-states", help="keep the hidden states beside the store")] = False,
     on: On = None,
     address: Address = None,
