@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib import Capture, Context, Drafter, DraftTree, Outputs, Passengers, Sampling
 from specdec_lib.datastores import DenseIndex, SuffixIndex
-from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.served_models import decoder_config
-from specdec_lib.decoding.tree import EMPTY, DraftTree, Passengers
+from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
@@ -23,7 +22,7 @@ from specdec_lib.methods import METHODS, draft_length, tree_sources
 from specdec_lib.models.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
-from tests.families import TEXT, Library, cut
+from tests.families import TEXT, VOCABULARY, Library, cut
 
 
 class Chaos(Drafter):
@@ -34,10 +33,8 @@ class Chaos(Drafter):
     at most ``depth`` long.
     """
 
-    def __init__(
-        self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture: Capture = Capture()
-    ):
-        self.text, self.seed, self.branches, self.depth, self.capture = (list(text), seed, branches, depth, capture)
+    def __init__(self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture=Capture()):
+        self.text, self.seed, self.branches, self.depth, self.capture = list(text), seed, branches, depth, capture
 
     def start(self, context: Context) -> None:
         self._random = random.Random(self.seed)
@@ -55,21 +52,18 @@ class Chaos(Drafter):
             wrong = [rng.randrange(context.vocabulary) for _ in range(rng.randint(1, self.depth))]
             drafts.append(true[: rng.randint(0, len(true))] + wrong)
         # Also deeper than allowed at times: the loop cuts what could not be emitted.
-        return _shuffled({tuple(d[:n]) for d in drafts for n in range(1, len(d) + 1)}, rng)
+        return _shuffled(DraftTree.from_drafts(drafts), rng)
 
 
-def _shuffled(prefixes: set[tuple[int, ...]], rng: random.Random) -> DraftTree:
-    """The tree of ``prefixes`` with its nodes in a random order, each parent before its children."""
-    place: dict[tuple[int, ...], int] = {(): -1}
-    waiting = sorted(prefixes)
-    tokens, parents = [], []
+def _shuffled(tree: DraftTree, rng: random.Random) -> DraftTree:
+    """The tree with its nodes in a random order, each parent before its children."""
+    place, waiting, order = {-1: -1}, list(range(len(tree))), []
     while waiting:
-        prefix = rng.choice([p for p in waiting if p[:-1] in place])
-        waiting.remove(prefix)
-        place[prefix] = len(tokens)
-        tokens.append(prefix[-1])
-        parents.append(place[prefix[:-1]])
-    return DraftTree(tokens, parents)
+        node = rng.choice([node for node in waiting if tree.parents[node] in place])
+        waiting.remove(node)
+        place[node] = len(order)
+        order.append(node)
+    return DraftTree([tree.tokens[node] for node in order], [place[tree.parents[node]] for node in order])
 
 
 class Riding(Chaos):
@@ -82,44 +76,14 @@ class Riding(Chaos):
     def propose(self, context: Context, limit: int) -> DraftTree:
         tree, rng = super().propose(context, limit), self._random
         count = rng.randint(0, self.most)
-        visible = np.array([rng.random() < 0.5 for _ in range(count * (1 + len(tree) + count))], bool)
-        return tree.annotated(
-            passengers=Passengers(
-                [rng.randrange(context.vocabulary) for _ in range(count)],
-                [rng.randrange(300) if rng.random() < 0.1 else rng.randrange(9) for _ in range(count)],
-                visible.reshape(count, 1 + len(tree) + count),
-            )
-        )
+        tokens = [rng.randrange(context.vocabulary) for _ in range(count)]
+        depths = [rng.randrange(300) if rng.random() < 0.1 else rng.randrange(9) for _ in range(count)]
+        visible = np.random.default_rng(rng.randrange(2**32)).random((count, 1 + len(tree) + count)) < 0.5
+        return tree.annotated(passengers=Passengers(tokens, depths, visible))
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, 2)
         assert outputs.passenger_tokens.shape == (tree.width - len(tree) - 1, 2)
-
-
-class Recycling(Drafter):
-    """A tree of what the target found likely after each token, wherever in a tree the token stood (Token Recycling's
-    idea), rejected nodes too.
-    """
-
-    capture, replays = Capture(topk=3), "never"
-
-    def __init__(self):
-        self.reset()
-
-    def reset(self) -> None:
-        self.table: dict[int, list[int]] = {}
-
-    def propose(self, context: Context, limit: int) -> DraftTree:
-        drafts, level = [], [[context.tokens[-1]]]
-        for branches in (3, 2, 2, 1):
-            level = [[*d, token] for d in level for token in self.table.get(d[-1], [])[:branches]]
-            drafts += [d[1:] for d in level]
-        return DraftTree.from_drafts(drafts)
-
-    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
-        for token, row in zip([outputs.root, *tree.tokens], outputs.tokens.tolist(), strict=True):
-            assert min(row) >= 0 and len(set(row)) == len(row)
-            self.table[token] = row
 
 
 class Perfect(Drafter):
@@ -176,11 +140,8 @@ class TextBench:
         return TreeProbabilities.unfitted(list(tree_sources(self)))
 
     def _documents(self, copies: int) -> list[list[int]]:
-        rng = random.Random(self.seed)
-        return [
-            self.text,
-            *([rng.choice(self.text) if rng.random() < 0.1 else token for token in self.text] for _ in range(copies)),
-        ]
+        rng, text = random.Random(self.seed), self.text
+        return [text, *([rng.choice(text) if rng.random() < 0.1 else token for token in text] for _ in range(copies))]
 
     @property
     def sparse(self) -> SuffixIndex:
@@ -216,6 +177,13 @@ def draft_heads_of(target: PreTrainedModel, kind: str) -> DraftHead:
         for weights in heads.parameters():
             weights += 0.02 * torch.randn(weights.shape)
     return heads.eval()
+
+
+def started(drafter: Drafter, tokens: Sequence[int], sampling: Sampling = Sampling()) -> Context:
+    """What a drafter is shown that was started on a prompt."""
+    context = Context(list(tokens), len(tokens), VOCABULARY, sampling)
+    drafter.start(context)
+    return context
 
 
 #: Rules that need neither a head nor hindsight.
@@ -296,7 +264,6 @@ FACTORIES: dict[str, Factory] = {
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
     "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
     "chaos riding": lambda library, family, text, seed: Riding(text, seed + 2),
-    "recycling": lambda library, family, text, seed: Recycling(),
     "perfect": lambda library, family, text, seed: Perfect(text),
     "silent": lambda library, family, text, seed: Silent(),
 }

@@ -1,8 +1,6 @@
 """What holds for every test: no network, no window, one thread, the same cases each time, and reasons for what is
 skipped."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -28,20 +26,17 @@ except ImportError:  # tests that need it are not collected then; those of a GPU
 DRAWN = os.environ.get("SPECDEC_TESTS_DRAW", "same")
 if DRAWN not in ("same", "random"):
     raise pytest.UsageError(f"SPECDEC_TESTS_DRAW is {DRAWN!r}; expected 'same' or 'random'")
-for name in ("same", "random") if settings is not None else ():
-    settings.register_profile(
-        name, derandomize=name == "same", database=None, deadline=None, max_examples=50, print_blob=name == "random"
-    )
 if settings is not None:
-    settings.load_profile(DRAWN)
+    same = DRAWN == "same"
+    settings.register_profile(
+        "own", derandomize=same, database=None, deadline=None, max_examples=50, print_blob=not same
+    )
+    settings.load_profile("own")
 
 #: What ``make test-core`` works without: the extra ``book``, and what only tables and figures need.
 if os.environ.get("SPECDEC_TESTS_CORE"):
-    sys.modules.update(
-        dict.fromkeys(
-            ("pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "IPython", "sphinx")
-        )
-    )
+    extras = ("pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "IPython", "sphinx")
+    sys.modules.update(dict.fromkeys(extras))
 
 # The models of the tests are tiny: more threads would only wait for each other, above all on a busy machine.
 torch.set_num_threads(1)

@@ -4,8 +4,6 @@ Weights are wide enough that the most likely token depends on the context, so th
 shows.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +31,10 @@ _LATENT = {
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
     "moe_intermediate_size": 16, "first_k_dense_replace": 1,
 }  # fmt: skip
+_EXPERTS = {
+    "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}  # fmt: skip
 _MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 
 #: Name of each family that is served: transformers' model type and what differs from the common
@@ -54,17 +56,7 @@ SERVED: dict[str, tuple[str, dict]] = {
     "gemma3": ("gemma3_text", _GROUPED | _MIXED | {"head_dim": 8}),
     "olmo3": ("olmo3", _GROUPED | _MIXED),
     "cohere2": ("cohere2", _GROUPED | _MIXED),
-    "gpt-oss": (
-        "gpt_oss",
-        _GROUPED
-        | _MIXED
-        | {
-            "head_dim": 8,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        },
-    ),
+    "gpt-oss": ("gpt_oss", _GROUPED | _MIXED | _EXPERTS),
     "gpt2": ("gpt2", {"n_positions": CONTEXT}),
     "deepseek-v3": ("deepseek_v3", _LATENT),
 }
@@ -117,25 +109,21 @@ def save(model: PreTrainedModel, folder: Path, size: int = TEXT) -> Path:
     return folder
 
 
-class Library:
+class Library(dict):
     """Models loaded from directories below ``root``, each made once."""
 
     def __init__(self, root: Path):
+        super().__init__()
         self.root = root
-        self._loaded: dict[str, PreTrainedModel] = {}
 
-    def __getitem__(self, family: str) -> PreTrainedModel:
-        if family not in self._loaded:
-            folder = save(build(family), self.root / family)
-            self._loaded[family] = load_model(folder, device="cpu")[0]
-        return self._loaded[family]
+    def __missing__(self, name: str) -> PreTrainedModel:
+        family, _, draft = name.partition(" ")
+        self[name] = perturbed(self[family]) if draft else load_model(save(build(family), self.root / family), "cpu")[0]
+        return self[name]
 
     def draft(self, family: str) -> PreTrainedModel:
         """A model that agrees with the family's most of the time."""
-        name = f"{family} draft"
-        if name not in self._loaded:
-            self._loaded[name] = perturbed(self[family])
-        return self._loaded[name]
+        return self[f"{family} draft"]
 
 
 def perturbed(model: PreTrainedModel, scale: float = 0.03) -> PreTrainedModel:

@@ -1,8 +1,7 @@
 """The sums of the measurements, on times that are given."""
 
-from __future__ import annotations
-
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -42,26 +41,16 @@ def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeyp
     assert row["peer_value"] == pytest.approx(4 - 2.5)
 
 
-def test_one_trees_own_work_is_measured_on_drafts_that_overlap():
-    """Three drafts of 64 tokens share some: fewer nodes than tokens are merged, and more than one draft has."""
-    rows = benchmarks.tree(True)
-    assert [row["work"].split(": ")[1] for row in rows] == ["merge, score, choose", "judge and learn"]
-    assert all(row["value"] > 0 and row["unit"] == "µs" and 64 < row["merged_nodes"] < 192 for row in rows)
-
-
 @pytest.fixture
 def counted(monkeypatch):
     """Sections whose only row is how often they were measured."""
     calls = {"loop": 0, "dense": 0}
 
-    def measuring(name):
-        def rows(quick):
-            calls[name] += 1
-            return [benchmarks.row(name, "ms", [calls[name]] * 2, [2, 4], "a peer")]
+    def measured(name, quick):
+        calls[name] += 1
+        return [benchmarks.row(name, "ms", [calls[name]] * 2, [2, 4], "a peer")]
 
-        return rows
-
-    monkeypatch.setattr(benchmarks, "SECTIONS", {name: measuring(name) for name in calls})
+    monkeypatch.setattr(benchmarks, "SECTIONS", {name: partial(measured, name) for name in calls})
     return calls
 
 
@@ -94,13 +83,10 @@ def test_transformers_assists_with_a_draft_of_a_cut_vocabulary():
     with torch.inference_mode():
         logits = wrapped(input_ids=text).logits[0]
         own = draft(input_ids=torch.tensor([draft.draft_vocabulary.to_draft(text[0].tolist())])).logits[0]
-    assert torch.equal(logits[:, ids], own[:, : len(ids)]) and logits.isinf().sum() == len(text[0]) * (
-        VOCABULARY - len(ids)
-    )
-    plain, assisted = (
-        seconds.of_transformers(target, 12, **options)(text[0].tolist(), lambda: None)
-        for options in ({}, {"assistant_model": wrapped})
-    )
+    assert torch.equal(logits[:, ids], own[:, : len(ids)])
+    assert logits.isinf().sum() == len(text[0]) * (VOCABULARY - len(ids))
+    ways = (seconds.of_transformers(target, 12, **options) for options in ({}, {"assistant_model": wrapped}))
+    plain, assisted = (way(text[0].tolist(), lambda: None) for way in ways)
     assert assisted == plain and len(plain) == 12
 
 
@@ -127,6 +113,5 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
     assert found["chat_llama_over_plain"] is None
     monkeypatch.chdir(tmp_path)
     figure = pictures.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))
-    assert [text.get_text() for text in figure.legends[0].texts] == [
-        "transformers", "transformers, prompt lookup", "plain", "PLD",
-    ]  # fmt: skip
+    told = [text.get_text() for text in figure.legends[0].texts]
+    assert told == ["transformers", "transformers, prompt lookup", "plain", "PLD"]

@@ -1,6 +1,4 @@
-"""The files that describe the environment agree, and name what the project needs."""
-
-from __future__ import annotations
+"""The files that describe the environment agree and name what the project needs; packages import each other one way."""
 
 import ast
 import os
@@ -20,7 +18,8 @@ from specdec_lib import paths
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 ROOT = paths.ROOT or Path()
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
 DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
 
@@ -30,23 +29,13 @@ def declared() -> dict[str, Requirement]:
     return {canonicalize_name(requirement.name): requirement for requirement in everything}
 
 
-def conda() -> tuple[list[str], list[str]]:
+def test_the_conda_file_brings_python_pip_and_the_project_with_the_extras_of_the_makefile():
     content = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    (pip,) = (entry["pip"] for entry in content["dependencies"] if isinstance(entry, dict))
-    return [entry for entry in content["dependencies"] if isinstance(entry, str)], pip
-
-
-def test_the_conda_file_brings_python_pip_and_the_project_with_its_extras():
-    packages, pip = conda()
-    match = re.fullmatch(r"-e \.\[(.+)\]", pip[0])
-    assert len(pip) == 1 and match, pip
-    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench"}
+    *packages, pip = content["dependencies"]
     assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
-
-
-def test_the_makefile_and_the_conda_file_install_the_same_extras():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"EXTRAS ?= {re.search(r'.(book[^]]*)', conda()[1][0])[1]}" in makefile
+    match = re.fullmatch(r"-e \.\[(.+)\]", *pip["pip"])
+    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench"}
+    assert f"EXTRAS ?= {match[1]}" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_every_pinned_version_is_one_that_the_project_allows():
@@ -61,16 +50,10 @@ def test_every_pinned_version_is_one_that_the_project_allows():
 
 def test_every_package_that_the_code_imports_is_declared():
     modules = {
-        "yaml": "pyyaml",
-        "faiss": "faiss-cpu",
-        "IPython": "ipykernel",
-        "matplotlib_inline": "ipykernel",
-        "jupyter_client": "nbclient",
-        "cycler": "matplotlib",
-        "importlinter": "import-linter",
-        "markdown_it": "jupyter-book",
-        "myst_parser": "jupyter-book",
-    }
+        "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
+        "jupyter_client": "nbclient", "cycler": "matplotlib", "importlinter": "import-linter",
+        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book",
+    }  # fmt: skip
     own = {"specdec_lib", "tests", "benchmarks", "setuptools", *sys.stdlib_module_names}
     own |= {path.stem for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")}
     for path in [*(ROOT / "specdec_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
@@ -87,12 +70,17 @@ def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
     assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_a_wheel_carries_every_file_of_the_pocket_models():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+def carried() -> set[Path]:
+    """The files of data/ that a wheel carries."""
+    settings = PYPROJECT["tool"]["setuptools"]
     assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
-    carried = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
+    found = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
+    return {file for file in found if file.is_file()}
+
+
+def test_a_wheel_carries_every_file_of_the_pocket_models():
     files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
-    assert files and files <= carried
+    assert files and files <= carried()
 
 
 def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
@@ -107,19 +95,13 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
     assert released[0][0] == version and released[0][1]
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(site: Path) -> Path:
     """What the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
-    site = tmp_path_factory.mktemp("site")
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=skipped)
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    for pattern in settings["package-data"]["specdec_lib._data"]:
-        for file in paths.DATA.glob(pattern):
-            if file.is_file():
-                target = site / "specdec_lib" / "_data" / file.relative_to(paths.DATA)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
+    shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in carried():
+        target = site / "specdec_lib" / "_data" / file.relative_to(paths.DATA)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
     return site
 
 
@@ -134,20 +116,52 @@ def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[s
         "sys.exit(command.main(sys.argv[3:]))"
     )
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPECDEC_CACHE", "SPECDEC_DATASETS")}
-    return subprocess.run(
-        [sys.executable, "-c", program, str(site), str(ROOT), *words],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-c", program, str(site), str(ROOT), *words]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_an_installed_copy_works_outside_of_the_checkout(installed, tmp_path):
-    (tmp_path / "a.txt").write_text("def f(x):\n    return x\n", encoding="utf-8")
-    assert call(installed, tmp_path, "--help").returncode == 0
-    assert call(installed, tmp_path, "datastore", "build", "store", "a.txt").returncode == 0
-    done = call(installed, tmp_path, "datastore", "dense", "store", "--dims", "4")
+def test_an_installed_copy_works_outside_of_the_checkout(tmp_path):
+    site, folder = installed(tmp_path / "site"), tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "a.txt").write_text("def f(x):\n    return x\n", encoding="utf-8")
+    assert call(site, folder, "datastore", "build", "store", "a.txt").returncode == 0
+    done = call(site, folder, "datastore", "dense", "store", "--dims", "4")
     assert done.returncode == 0 and "8 states" in done.stdout, done.stdout + done.stderr
+
+
+#: What only the book, a dense index or a cluster needs, and which takes a second and more to import.
+HEAVY = {
+    "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "jupyter_client", "jupyter_book", "IPython",
+    "sphinx", "faiss", "ray",
+}  # fmt: skip
+PUBLIC = (
+    "specdec_lib", "specdec_lib.drafters", "specdec_lib.datastores", "specdec_lib.heads.acceptance",
+    "specdec_lib.heads.induction", "specdec_lib.heads.training", "specdec_lib.models.loading",
+    "specdec_lib.models.embedding", "specdec_lib.decoding.generate", "specdec_lib.decoding.transformers_generate",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
+def test_imports_go_one_way_and_chapters_stand_alone(monkeypatch, capsys):
+    from importlinter.cli import lint_imports
+
+    monkeypatch.chdir(paths.ROOT)
+    assert lint_imports(no_cache=True, no_logo=True) == 0, capsys.readouterr().out
+
+
+def loaded_by(imports: str) -> list[str]:
+    """Every module that is there after some imports."""
+    command = [sys.executable, "-c", f"{imports}\nimport sys\nprint(*sys.modules)"]
+    run = subprocess.run(command, cwd=paths.PACKAGE.parent, capture_output=True, text=True, timeout=300, check=True)
+    return run.stdout.split()
+
+
+def test_what_a_user_imports_loads_nothing_of_the_extras():
+    assert not HEAVY & set(loaded_by("import " + ", ".join(PUBLIC)))
+
+
+def test_a_drafter_is_imported_without_the_others_and_their_stores():
+    loaded = loaded_by("from specdec_lib.drafters import PromptLookup")
+    own = [name for name in loaded if name.startswith("specdec_lib")]
+    assert "specdec_lib.drafters.prompt_lookup" in own and len(own) <= 20
+    assert not [name for name in loaded if name.startswith(("faiss", "numba", "specdec_lib.datastores"))]

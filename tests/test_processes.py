@@ -1,16 +1,16 @@
-"""A process that ends with the one that started it."""
-
-from __future__ import annotations
+"""A process that ends with the one that started it, and files that are replaced as a whole."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from specdec_lib import paths
+from specdec_lib.files import replacing
 
 CHILD = "import os, time\nfrom specdec_lib import processes\n{change}processes.end_with_parent(os.getppid())\ntime.sleep(60)"
 PARENT = """
@@ -26,23 +26,13 @@ time.sleep(60)
 @pytest.mark.parametrize("system", ["this", "one without PR_SET_PDEATHSIG"])
 def test_a_process_whose_parent_is_killed_ends(system):
     change = "" if system == "this" else "processes.sys = type('S', (), {'platform': 'darwin'})\n"
-    program = PARENT.format(code=CHILD.format(change=change))
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=paths.PACKAGE.parent
-    )
+    command = [sys.executable, "-c", PARENT.format(code=CHILD.format(change=change))]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=paths.PACKAGE.parent)
     child = int(parent.stdout.readline())
     os.kill(child, 0)
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    pytest.fail("it lives on")
+    assert not left_after([child])
 
 
 BELOW = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(flush=True)\ntime.sleep(600)"
@@ -62,15 +52,58 @@ processes.kill_children()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
 def test_a_process_that_adopts_orphans_kills_grandchildren_too():
-    adopting = subprocess.Popen(
-        [sys.executable, "-c", ADOPTING.format(code=BELOW)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=paths.PACKAGE.parent,
-    )
+    command, pipe = [sys.executable, "-c", ADOPTING.format(code=BELOW)], subprocess.PIPE
+    adopting = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=paths.PACKAGE.parent)
     grandchild = int(adopting.stdout.readline())
     os.kill(grandchild, 0)
     adopting.communicate()
     with pytest.raises(ProcessLookupError):
         os.kill(grandchild, 0)
+
+
+def left_after(pids: Iterable[int], seconds: float = 5) -> set[int]:
+    """Those that are still alive after so many seconds, or as soon as none is; a zombie is not (Linux)."""
+    deadline = time.monotonic() + seconds
+    while (left := {pid for pid in pids if _alive(pid)}) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error), replacing(path) as aside:
+        aside.write_text("ha")
+        raise error
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_file_is_there_once_the_block_has_ended_and_two_writers_do_not_meet(tmp_path):
+    path = tmp_path / "a.txt"
+    with replacing(path) as first, replacing(path) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+        assert not path.exists() and first.parent == tmp_path
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.read_text() == "first" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_symbolic_link_leads_to_is_replaced_and_the_link_stays(tmp_path, there):
+    large, path = tmp_path / "large-disk" / "a.txt", tmp_path / "a.txt"
+    large.parent.mkdir()
+    if there:
+        large.write_text("old")
+    path.symlink_to(large)
+    with replacing(path) as aside:
+        aside.write_text("new")
+    assert path.is_symlink() and large.read_text() == "new" and [p.name for p in large.parent.iterdir()] == ["a.txt"]

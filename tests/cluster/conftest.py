@@ -1,7 +1,5 @@
 """A cluster of three nodes on this machine, one of them without cores for the driver."""
 
-from __future__ import annotations
-
 import os
 import socket
 
@@ -9,16 +7,6 @@ import pytest
 
 #: The smallest object store that Ray takes is 75 MB.
 STORE = 80 * 10**6
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Nodes:
@@ -36,7 +24,9 @@ class Nodes:
         ray.init(address=self.cluster.address, log_to_driver=False)
 
     def add(self, **options):
-        (port,) = free_ports(1)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         return self.cluster.add_node(
             object_store_memory=STORE, include_dashboard=False, runtime_env_agent_port=port, **options
         )

@@ -1,7 +1,5 @@
 """Documents that end their worker or hold it up the first time they are read; workers import this."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -17,36 +15,29 @@ class Counted:
     texts: list[str]
     notes: Path
 
-    def note(self) -> int:
-        """Add a note; returns how many there were."""
+    def meets_the_first_reader(self) -> None:
+        """After its first text."""
+
+    def __iter__(self) -> Iterator[str]:
         import ray
 
         with self.notes.open("a") as file:
             file.write(f"{ray.get_runtime_context().get_node_id()}\n")
-        return len(self.notes.read_text().splitlines()) - 1
-
-    def __iter__(self) -> Iterator[str]:
-        self.note()
-        yield from self.texts
+        yield self.texts[0]
+        if len(self.notes.read_text().splitlines()) == 1:
+            self.meets_the_first_reader()
+        yield from self.texts[1:]
 
 
 class EndsItsWorker(Counted):
     """The first reader is killed in the middle."""
 
-    def __iter__(self) -> Iterator[str]:
-        first = self.note() == 0
-        for number, text in enumerate(self.texts):
-            if first and number == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield text
+    def meets_the_first_reader(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class HoldsUpItsWorker(Counted):
     """The first reader never ends."""
 
-    def __iter__(self) -> Iterator[str]:
-        first = self.note() == 0
-        yield self.texts[0]
-        if first:
-            time.sleep(3600)
-        yield from self.texts[1:]
+    def meets_the_first_reader(self) -> None:
+        time.sleep(3600)

@@ -1,7 +1,5 @@
 """Builds on a cluster against the same builds in this process, with workers and nodes that are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -16,7 +14,7 @@ from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import ray_data
 from specdec_lib.datastores.sharded_build import build_sharded
 from tests.cluster.failing_documents import Counted, EndsItsWorker, HoldsUpItsWorker
-from tests.datastores.test_sharded_build import TEXTS, contents, parts
+from tests.datastores.test_sharded_build import TEXTS, contents, lines, parts
 
 pytestmark = pytest.mark.ray
 
@@ -28,25 +26,24 @@ def expected(tmp_path_factory):
     return contents(folder)
 
 
-def counted(kind, folder, number):
-    """Three parts, that of this number of another kind, and the files with their notes."""
-    notes = [folder / f"notes-{i}" for i in range(3)]
+def build(folder, kinds):
+    """A store of three parts of these kinds, built on the cluster."""
     documents = [
-        (kind if i == number else Counted)(texts, note)
-        for i, (texts, note) in enumerate(zip(parts(3), notes, strict=True))
+        kind(texts, folder / f"notes-{i}") for i, (kind, texts) in enumerate(zip(kinds, parts(3), strict=True))
     ]
-    return documents, notes
+    tokenizer = load_tokenizer("pocket")
+    return build_sharded(folder / "store", documents, tokenizer, build=ray_data.build_shards, progress=False)
 
 
 def test_a_killed_worker_loses_only_its_shard(nodes, tmp_path, expected):
-    documents, notes = counted(EndsItsWorker, tmp_path, 1)
-    build_sharded(tmp_path / "store", documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False)
+    build(tmp_path, (Counted, EndsItsWorker, Counted))
+    notes = sorted(tmp_path.glob("notes-*"))
     assert contents(tmp_path / "store") == expected
     assert [len(note.read_text().splitlines()) for note in notes] == [1, 2, 1]
 
 
 def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
-    documents, notes = counted(HoldsUpItsWorker, tmp_path, 0)
+    notes = [tmp_path / f"notes-{i}" for i in range(3)]
 
     def kill() -> None:
         while not notes[0].exists() or not notes[0].read_text().endswith("\n"):
@@ -56,9 +53,7 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        build_sharded(
-            tmp_path / "store", documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
-        )
+        build(tmp_path, (HoldsUpItsWorker, Counted, Counted))
     finally:
         killer.join()
         nodes.add(num_cpus=1)
@@ -71,14 +66,11 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
 def test_a_shard_that_fits_no_node_is_refused(nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_data, "SORT_BYTES", 2**50)
     with pytest.raises(ValueError, match="cut the texts into more pieces, with --shards"):
-        build_sharded(
-            tmp_path / "store", parts(3), load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
-        )
+        build(tmp_path, [Counted] * 3)
 
 
 def test_the_command_builds_tokens_and_states_on_ray_as_here(nodes, tmp_path, capsys):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"text": {text!r}}}\n'.replace("'", '"') for text in TEXTS))
+    path = lines(tmp_path / "a.jsonl", TEXTS)
     for name, on in (("here", []), ("ray", ["--on", "ray"])):
         store = str(tmp_path / name)
         assert main(["datastore", "build", store, str(path), "--shards", "2", *on]) == 0

@@ -1,7 +1,5 @@
 """Small dense indexes of drawn states."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -23,9 +21,9 @@ def random_states(count: int, seed: int = 0, width: int = WIDTH) -> np.ndarray:
     return (mixed * rng.uniform(0.1, 4, width) + rng.normal(size=width) * 3).astype(np.float32)
 
 
-def random_store(folder: Path) -> TokenStore:
-    rng = random.Random(0)
-    documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(20)]
+def random_store(folder: Path, count: int = 20, seed: int = 0) -> TokenStore:
+    rng = random.Random(seed)
+    documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(count)]
     return datastores.build_tokens(folder / "store", documents, 40, progress=False)
 
 

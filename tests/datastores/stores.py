@@ -16,9 +16,8 @@ except ImportError:  # the tests of a GPU, which draw no cases, run without it
 
 from transformers import PreTrainedModel
 
-from specdec_lib import Drafter, DraftTree, Sampling, datastores
+from specdec_lib import Context, Drafter, DraftTree, Sampling, datastores
 from specdec_lib.datastores import store_files
-from specdec_lib.decoding.contract import Context
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
@@ -37,6 +36,19 @@ def rest_sizes() -> st.SearchStrategy:
     """Options of a Rest that are small enough for each of them to matter."""
     numbers = {"max_ngram": st.integers(1, 6), "length": st.integers(1, 6), "choices": st.integers(1, 40)}
     return st.fixed_dictionaries(numbers | {"max_matches": st.sampled_from([1, 2, 3, 7, 5000])})
+
+
+def rest_questions() -> st.SearchStrategy:
+    """A vocabulary, documents over few of its tokens, a context that begins one of them, and options of a Rest."""
+
+    def about(vocabulary: int, documents: list[list[int]]) -> st.SearchStrategy:
+        context = st.sampled_from(documents).flatmap(lambda d: st.integers(1, len(d)).map(lambda n: d[:n]))
+        return st.tuples(st.just(vocabulary), st.just(documents), context, rest_sizes())
+
+    def over(width: tuple[int, Sequence[int]]) -> st.SearchStrategy:
+        return document_lists(width[1], 8, 30).flatmap(lambda documents: about(width[0], documents))
+
+    return st.sampled_from(WIDTHS).flatmap(over)
 
 
 def propose(drafter: Drafter, tokens: Sequence[int], vocabulary: int, limit: int = 1000) -> DraftTree:

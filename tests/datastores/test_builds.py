@@ -1,7 +1,5 @@
 """What a full disk, a kill, a second builder, a link or a path leaves behind, for everything that is built."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -11,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,16 +37,14 @@ from tests.families import tokenizer
 WIDTH = 6
 
 
-def with_index(folder) -> None:
-    datastores.build_suffix_array(folder, progress=False)
-
-
-def documents(side: int) -> list[list[int]]:
-    rng = random.Random(side)
-    return [[rng.randrange(10) for _ in range(rng.randrange(2, 120))] for _ in range(200 + 50 * side)]
-
-
 class Built:
+    """What is built in ``path``, in one of two versions, ``side``."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.store = dense_stores.random_store(folder) if self.inside else None
+        self.path = folder / self.inside / self.name
+
     def manifest(self):
         return self.opened().manifest
 
@@ -55,18 +52,17 @@ class Built:
 class Store(Built):
     """A token store with its suffix array."""
 
-    name = "store"
-
-    def __init__(self, folder):
-        self.path = folder / "store"
+    name, inside = "store", ""
 
     def build(self, side: int, wait=lambda: None):
         def encode(batch):
             wait()
             return [list(map(int, text)) for text in batch]
 
-        texts = ["".join(map(str, document)) for document in documents(side)]
-        return datastores.build_tokens(self.path, texts, 10, encode=encode, progress=False, finish=with_index).manifest
+        rng = random.Random(side)
+        texts = ["".join(rng.choices("0123456789", k=rng.randrange(2, 120))) for _ in range(200 + 50 * side)]
+        finish = partial(datastores.build_suffix_array, progress=False)
+        return datastores.build_tokens(self.path, texts, 10, encode=encode, progress=False, finish=finish).manifest
 
     def opened(self):
         return SuffixIndex.open(self.path)
@@ -78,11 +74,7 @@ class Store(Built):
 class Dense(Built):
     """A dense index inside a store."""
 
-    name = "dense"
-
-    def __init__(self, folder):
-        self.store = dense_stores.random_store(folder)
-        self.path = self.store.path / "dense"
+    name, inside = "dense", "store"
 
     def build(self, side: int, wait=lambda: None):
         class Waits(ArrayStates):
@@ -92,7 +84,7 @@ class Dense(Built):
 
         source = dense_stores.source(self.store, side)
         source = Waits(source.positions, source.states, source.model)
-        return dense_stores.build(self.store, source, factory="IVF8,Flat", nprobe=8).manifest
+        return dense_stores.build(self.store, source, self.path, factory="IVF8,Flat", nprobe=8).manifest
 
     def opened(self):
         return DenseIndex.open(self.path)
@@ -101,11 +93,7 @@ class Dense(Built):
 class Hidden(Built):
     """Hidden states of a store; of another side they are of another model."""
 
-    name = "states"
-
-    def __init__(self, folder):
-        self.store = dense_stores.random_store(folder)
-        self.path = folder / "states"
+    name, inside = "states", "."
 
     def build(self, side: int, wait=lambda: None):
         def compute(batch):
@@ -127,9 +115,7 @@ def made(kind):
     with scratch() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(states, "STEP_BYTES", 40 * WIDTH * 2)
         patched.setattr(datastores.build, "CHUNK_TOKENS", 2000)
-        one = kind(folder)
-        one.folder = folder
-        yield one
+        yield kind(folder)
 
 
 def alone(made) -> bool:
@@ -138,31 +124,25 @@ def alone(made) -> bool:
     return not [path for path in made.folder.rglob("*") if path.name.endswith(ends)]
 
 
-class FullDisk:
-    """After so many writes the disk is full."""
-
-    def __init__(self, patched, left=10**9):
-        self.left, sound = left, store_files.write
-
-        def write(file, data):
-            if self.left == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.left -= 1
-            sound(file, data)
-
-        patched.setattr(store_files, "write", write)
-
-
 @KINDS
 def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
+    left, sound = 10**9, store_files.write
+
+    def write(file, data):
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= 1
+        sound(file, data)
+
     old = made.build(0)
-    disk = FullDisk(monkeypatch)
+    monkeypatch.setattr(store_files, "write", write)
     new = made.build(1)
-    writes = 10**9 - disk.left
+    writes = 10**9 - left
     assert writes > 10 and new != old
     assert made.build(0) == old
     for count in range(writes):
-        disk.left = count
+        left = count
         with pytest.raises(OSError, match="No space left"):
             made.build(1)
         opened = made.opened()
@@ -171,45 +151,29 @@ def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
             shutil.rmtree(files.beside(made.path, ".partial"), ignore_errors=True)
         assert alone(made)
     opened.verify()
-    disk.left = writes
+    left = writes
     assert made.build(1) == new
 
 
-def in_child(work) -> int:
-    """Fork a process that runs ``work``: no second start of Python and its libraries for each of many kills."""
-    pid = os.fork()
-    if pid == 0:
-        # tqdm's lock is shared with forked processes: killed while holding it, the child would stop the parent for ever.
-        tqdm.set_lock(threading.RLock())
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return pid
-
-
 @KINDS
-@pytest.mark.parametrize("moment", [0, 1, 2], ids=["before", "between", "after"])
+@pytest.mark.parametrize("moment", [0, 1, 2])
 def test_a_kill_around_the_two_renames_leaves_one_of_the_two(made, monkeypatch, moment):
     old, left, rename, remove = made.build(0), moment, os.rename, shutil.rmtree
-
-    class Killed(BaseException):
-        pass
 
     def killed(source, target):
         nonlocal left
         if str(target).endswith((".old", made.path.name)):
             if left == 0:
-                raise Killed
+                raise SystemExit
             left -= 1
         rename(source, target)
 
     def rmtree(folder, **options):
         if str(folder).endswith(".old") or (moment == 1 and str(folder).endswith(".partial") and left == 0):
-            raise Killed
+            raise SystemExit
         remove(folder, **options)
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr(os, "rename", killed)
         patched.setattr(shutil, "rmtree", rmtree)
         made.build(1)
@@ -227,7 +191,13 @@ def test_a_second_builder_is_told_who_builds_and_takes_over_when_that_one_is_dea
         os.write(write, b"x")
         time.sleep(60)
 
-    pid = in_child(lambda: made.build(0, wait))
+    if (pid := os.fork()) == 0:
+        # tqdm's lock is shared with forked processes: killed while holding it, the child would stop the parent for ever.
+        tqdm.set_lock(threading.RLock())
+        try:
+            made.build(0, wait)
+        finally:
+            os._exit(0)
     try:
         assert select.select([read], [], [], 120)[0], "the first builder has not begun"
         with pytest.raises(StoreBusy, match=f"is being built by another process \\(process {pid}, since 20"):
@@ -275,7 +245,7 @@ def test_what_lies_behind_a_symbolic_link_is_built_there_and_the_link_stays(made
     elif target == "empty":
         large.mkdir(parents=True)
     made.path.symlink_to(large)
-    for side in (0, 1, 1):
+    for side in (0, 1):
         manifest = made.build(side)
         made.opened().verify()
         assert made.path.is_symlink() and made.manifest() == manifest and alone(made)
@@ -283,17 +253,13 @@ def test_what_lies_behind_a_symbolic_link_is_built_there_and_the_link_stays(made
 
 
 @KINDS
-def test_a_path_means_the_same_from_the_home_folder_with_a_slash_or_after_a_change_of_folder(
-    made, monkeypatch, tmp_path
-):
+def test_a_path_means_the_same_from_home_with_a_slash_or_after_a_change_of_folder(made, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(made.path.parent))
-    home, real = made.path.parent, made.path
-    manifest = made.build(0)
-    for named in (f"~/{real.name}", f"{real}/", f"{real.parent}/./{real.name}", f"{real.parent}/x/../{real.name}"):
+    real, manifest = made.path, made.build(0)
+    monkeypatch.chdir(real.parent)
+    for named in (f"~/{real.name}", f"{real}/", f"{real.parent}/x/../{real.name}", real.name):
         made.path = named
         assert made.manifest() == manifest
-    monkeypatch.chdir(home)
-    made.path = real.name
     opened = made.opened()
     monkeypatch.chdir(tmp_path)
     opened.verify()
@@ -302,46 +268,29 @@ def test_a_path_means_the_same_from_the_home_folder_with_a_slash_or_after_a_chan
 
 @pytest.mark.parametrize("words", ["", "~nobody-of-this-name/store"])
 def test_what_is_no_path_is_refused(words):
-    for work in (
-        lambda: datastores.build_tokens(words, [[1, 2]], 10, progress=False),
-        lambda: TokenStore.open(words),
-        lambda: DenseIndex.open(words),
-        lambda: States.open(words),
-        lambda: Rest(words),
-        lambda: Dresd(words),
-        lambda: is_sharded(words),
-    ):
+    build = partial(datastores.build_tokens, documents=[[1, 2]], vocabulary=10, progress=False)
+    for work in (build, TokenStore.open, DenseIndex.open, States.open, Rest, Dresd, is_sharded):
         with pytest.raises(ValueError, match="is no path .*; give the name of a file or a folder"):
-            work()
-
-
-OCCUPIED = [
-    ("notes", "exists and is no"),
-    ("file", "exists and is no"),
-    ("file/below", "cannot be written .part of it is a file"),
-]
+            work(words)
 
 
 @KINDS
-@pytest.mark.parametrize("place, words", OCCUPIED)
-def test_what_is_something_else_or_cannot_be_written_is_refused_before_any_work(made, tmp_path, place, words):
+def test_what_is_something_else_or_cannot_be_written_is_refused_before_any_work(made, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / ".hidden").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match=words):
-        if isinstance(made, Dense):
-            dense_stores.build(made.store, path=tmp_path / place)
-        else:
-            made.path = tmp_path / place
+    below = "cannot be written .part of it is a file"
+    for place, words in (("notes", "exists and is no"), ("file", "exists and is no"), ("file/below", below)):
+        made.path = tmp_path / place
+        with pytest.raises(ValueError, match=words):
             made.build(0, lambda: pytest.fail("work began"))
+        with pytest.raises(ValueError, match=words):
+            build_sharded(made.path, [["some text"]], tokenizer(), progress=False)
     assert (tmp_path / "notes" / ".hidden").read_text() == (tmp_path / "file").read_text() == "mine"
-    with pytest.raises(ValueError, match=words):
-        build_sharded(tmp_path / place, [["some text"]], tokenizer(), progress=False)
 
 
 def test_a_store_with_a_dense_index_is_not_replaced(tmp_path):
-    store = dense_stores.random_store(tmp_path)
-    index = dense_stores.build(store)
+    index = dense_stores.build(store := dense_stores.random_store(tmp_path))
     with pytest.raises(StoreError, match="store stays: .*dense is of its tokens; remove that"):
         datastores.build_tokens(store.path, pytest.fail, 40, progress=False)
     kept = DenseIndex.open(store.path)

@@ -1,12 +1,13 @@
 """A damaged store is refused or used, whatever is wrong with it; it never ends the process or fails in other words."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
+import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +16,87 @@ from specdec_lib import datastores
 from specdec_lib.__main__ import main
 from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, states, store_files
 from specdec_lib.datastores.sharded import write_shards
-from tests.datastores import corruption
+from specdec_lib.drafters import Rest
+from tests.datastores.dense_stores import build, random_states, source
+from tests.datastores.stores import propose
+
+VOCABULARY = 40
+FILES = (
+    "manifest.json", "tokens.npy", "documents.npy", "suffix_array.json", "suffix_array.npy", "first.npy", "keys.npy",
+    "dense/dense.json", "dense/positions.npy", "dense/index.faiss",
+)  # fmt: skip
+SWITCHES = (
+    {"max_ngram": 64},
+    {"max_matches": 7, "choices": 16},
+    {"max_matches": 3, "subsample": "uniform"},
+    {"selection": "released", "max_matches": 40},
+    {"selection": "random"},
+)
+
+
+def make(folder: Path) -> Path:
+    """A store of few tokens that repeat often, with both indexes; returns its path."""
+    rng = np.random.default_rng(5)
+    documents = [rng.integers(0, VOCABULARY, (2, rng.integers(2, 90))).min(0).tolist() for _ in range(20)]
+    store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
+    datastores.build_suffix_array(store, progress=False)
+    build(store, source(store), factory="IVF4,Flat", nprobe=4)
+    return store.path
+
+
+def damages(sound: Path, name: str, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """``count`` versions of a file of a store, each with words that say what was done to it.
+
+    One bit is flipped, in the header or anywhere; in arrays numbers also change places, which leaves them in range.
+    """
+    rng, data = random.Random(f"{seed} {name}"), (sound / name).read_bytes()
+    kinds = ["bit", "bit", "header", "places"] if name.endswith(".npy") else ["bit"]
+    for i in range(count):
+        damaged, kind = bytearray(data), kinds[i % len(kinds)]
+        if kind == "places":
+            array = np.load(sound / name)
+            np.random.default_rng(rng.randrange(2**32)).shuffle(array[1:-1])
+            yield f"{name}: all numbers in other places", data[:128] + array.tobytes()
+            continue
+        place, bit = rng.randrange(128 if kind == "header" else len(data)), rng.randrange(8)
+        damaged[place] ^= 1 << bit
+        yield f"{name}: bit {bit} of byte {place}", bytes(damaged)
+
+
+def use(path: Path) -> None:
+    """Open a store and both of its indexes and draft from them."""
+    index = SuffixIndex.open(path)
+    store = index.store
+    documents = [store.document(i).tolist() for i in range(len(store))]
+    contexts = [[], [0], [1, 2], [VOCABULARY - 1, 0], sum(documents[:4], [])]
+    contexts += [document[:i] for document in documents for i in (1, 2, 5)]
+    for switches in SWITCHES:
+        drafter = Rest(index, min_ngram=1, **switches)
+        for tokens in contexts:
+            tree = propose(drafter, tokens, VOCABULARY + 1000, 12)
+            assert all(0 <= token < store.vocabulary for token in tree.tokens), tree.tokens
+    dense = DenseIndex.open(store)
+    for position in dense.search(random_states(12, 3), 20)[1].ravel().tolist():
+        store.continuation(position, 10)
+
+
+def outcome(path: Path) -> str:
+    """``"used"``, ``"refused"``, or the error that a user would not understand."""
+    try:
+        use(path)
+    except StoreError:
+        return "refused"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "used"
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """A store with both indexes in ``store``, its states in ``states``, and itself as a shard in ``set``."""
     folder = tmp_path_factory.mktemp("damage")
-    path = corruption.make(folder)
-    assert corruption.outcome(path) == "used"
+    path = make(folder)
+    assert outcome(path) == "used"
     store = TokenStore.open(path)
     states.write_states(
         folder / "states", store, lambda batch: [np.zeros((len(t), 3)) for t in batch], 3, progress=False
@@ -40,7 +113,7 @@ def ended(path) -> str:
     if pid == 0:
         faulthandler.disable()
         try:
-            os.write(write, corruption.outcome(path).encode()[:4000])
+            os.write(write, outcome(path).encode()[:4000])
         finally:
             os._exit(0)
     os.close(write)
@@ -53,10 +126,10 @@ def ended(path) -> str:
 @pytest.mark.core_cases(4)
 @pytest.mark.draws
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("name", corruption.FILES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed):
     copy, outcomes = shutil.copytree(sound / "store", tmp_path / "copy"), Counter()
-    for words, data in corruption.damages(sound / "store", name, 12, seed):
+    for words, data in damages(sound / "store", name, 12, seed):
         (copy / name).write_bytes(data)
         result = ended(copy)
         assert result in ("used", "refused"), f"{words}: {result}"
@@ -75,11 +148,10 @@ def put(place, value):
     return change
 
 
-def field(**changes):
+def field(forged=False, **changes):
     """Fields of a manifest change; with its checksum made again, where ``forged``."""
 
     def change(path):
-        forged = changes.pop("forged", False)
         about = json.loads(path.read_text()) | changes
         if forged:
             del about["sha256"]
@@ -97,9 +169,9 @@ TRUNCATED = rewritten(lambda data: data[:-2])
 ZEROS = rewritten(lambda data: b"\0" * len(data))
 FLIPPED = rewritten(lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
 GONE = os.remove
-MANIFESTS = [f"store/{name}" for name in corruption.FILES if name.endswith(".json")]
+MANIFESTS = [f"store/{name}" for name in FILES if name.endswith(".json")]
 MANIFESTS += ["states/states.json", "set/shards.json"]
-ARRAYS = [name for name in corruption.FILES if not name.endswith(".json")]
+ARRAYS = [name for name in FILES if not name.endswith(".json")]
 
 #: File, what is done to it, and the words of the refusal; None where only ``verify`` sees it.
 DAMAGE = [
@@ -139,30 +211,22 @@ DAMAGE = [
 ]
 
 
-def opened(folder, kind):
-    if kind == "store":
-        return [SuffixIndex.open(folder / "store"), DenseIndex.open(folder / "store")]
-    if kind == "states":
-        return [States.open(folder / "states")]
-    return [datastores.open_suffix_index(folder / "set")]
+OPEN = {"store": (SuffixIndex.open, DenseIndex.open), "states": (States.open,), "set": (datastores.open_suffix_index,)}
 
 
-@pytest.mark.parametrize("name, change, words", DAMAGE, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("name, change, words", DAMAGE)
 def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, change, words):
     copy = shutil.copytree(sound, tmp_path / "copy")
     change(copy / name)
     kind = name.partition("/")[0]
-    if words is None:
-        for part in opened(copy, kind):
-            if hasattr(part, "search"):
-                corruption.use(copy / "store")
-        with pytest.raises(StoreError, match="was altered after it was built"):
-            for part in opened(copy, kind):
-                for one in getattr(part, "shards", [part]):
-                    one.verify()
-    else:
-        with pytest.raises(StoreError, match=words):
-            opened(copy, kind)
+    if words is None and kind == "store":
+        use(copy / "store")
+    with pytest.raises(StoreError, match=words or "was altered after it was built"):
+        parts = [each(copy / kind) for each in OPEN[kind]]
+        assert words is None
+        for part in parts:
+            for one in getattr(part, "shards", [part]):
+                one.verify()
     if kind != "states" and not (change is GONE and name.endswith("suffix_array.json")):
         assert main(["datastore", "verify", str(copy / kind)]) == 2
         error = capsys.readouterr().err
@@ -172,11 +236,11 @@ def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, c
 def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searched(sound, tmp_path):
     copy = shutil.copytree(sound / "store", tmp_path / "copy")
     index, data = DenseIndex.open(copy), bytearray((copy / "dense/index.faiss").read_bytes())
-    query = corruption.random_states(1, 3)
+    query = random_states(1, 3)
     row = int(index.index.search(query, 1)[1][0, 0])
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
     data[place : place + 8] = (10**6).to_bytes(8, "little")
     (copy / "dense/index.faiss").write_bytes(data)
     with pytest.raises(StoreError, match="index.faiss holds the row 1000000; expected 0 to"):
         for seed in range(50):
-            DenseIndex.open(copy).search(corruption.random_states(8, seed), 200)
+            DenseIndex.open(copy).search(random_states(8, seed), 200)

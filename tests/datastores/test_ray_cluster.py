@@ -1,7 +1,5 @@
 """A cluster on this machine ends with the process that started it; a stand-in for Ray starts daemons that nobody tells."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -9,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.ended import left_after
+from tests.test_processes import left_after
 
 #: Starts a daemon whose own child outlives it, and a second one.
 RAY = """

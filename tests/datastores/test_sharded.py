@@ -1,7 +1,5 @@
 """A store of shards against one store of the same documents."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +12,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, datastores
-from specdec_lib.datastores import StoreError, sharded
-from specdec_lib.datastores.states import ArrayStates
-from specdec_lib.decoding.contract import Context
+from specdec_lib import Context, Sampling, datastores
+from specdec_lib.datastores import ArrayStates, StoreError, sharded
 from specdec_lib.drafters import Dresd, Rest
-from tests.datastores.stores import WIDTHS, build, document_lists, propose, rest_sizes, scratch, tree_paths
+from tests.datastores import dense_stores
+from tests.datastores.stores import build, propose, rest_questions, scratch, tree_paths
 
 
 def write(folder: Path, documents, cuts, vocabulary) -> Path:
@@ -39,27 +36,15 @@ def shards_of(documents, cuts, vocabulary):
         yield write(folder / "set", documents, cuts, vocabulary)
 
 
-@st.composite
-def questions(draw):
-    vocabulary, ids = draw(st.sampled_from(WIDTHS))
-    documents = draw(document_lists(ids, max_documents=8, max_length=30))
-    document = draw(st.sampled_from(documents))
-    context = document[: draw(st.integers(1, len(document)))]
-    context = draw(st.lists(st.sampled_from([*ids, vocabulary]), max_size=3)) + context
-    sizes = draw(rest_sizes()) | {"min_ngram": 1}
-    return vocabulary, documents, draw(st.lists(st.integers(0, 7), max_size=4)), context, sizes
-
-
 @pytest.mark.core_cases(0)
-@given(questions(), st.sampled_from(["exact", "released"]))
-@example(
-    (3, [[0, 1, 2], [1, 0]], [1], [2, 2], dict(max_ngram=2, min_ngram=1, length=2, choices=4, max_matches=1)), "exact"
-)
-@settings(max_examples=40, deadline=None)
-def test_the_draft_and_the_match_are_those_of_one_store_node_for_node(question, selection):
-    vocabulary, documents, cuts, context, sizes = question
+@given(rest_questions(), st.lists(st.integers(0, 7), max_size=4), st.booleans(), st.sampled_from(["exact", "released"]))
+@example((3, [[0, 1, 2], [1, 0]], [2], dict(max_ngram=2, length=2, choices=4, max_matches=1)), [1], False, "exact")
+@settings(max_examples=25)
+def test_the_draft_and_the_match_are_those_of_one_store_node_for_node(question, cuts, foreign, selection):
+    vocabulary, documents, context, sizes = question
+    context = [vocabulary, documents[0][0]] * foreign + context
     with build(documents, vocabulary) as one, shards_of(documents, cuts, vocabulary) as many:
-        whole, parts = (Rest(store, selection=selection, **sizes) for store in (one, many))
+        whole, parts = (Rest(store, selection=selection, min_ngram=1, **sizes) for store in (one, many))
         tree = propose(whole, context, vocabulary)
         assert propose(parts, context, vocabulary) == tree
         assert parts.last == whole.last
@@ -111,55 +96,46 @@ def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(op
     assert np.abs(drawn[3:15] - 500).max() < 5 * 18.3 and drawn.sum() == 6000, drawn
 
 
-def dense_shards(folder: Path, cuts: list[int], factory: str = "Flat"):
+def dense_shards(folder: Path, cuts: list[int]):
     """One store and one of shards over the same random states, all with the reduction of the one store."""
     rng = np.random.default_rng(3)
     documents = [rng.integers(0, 5, 9).tolist() for _ in range(12)]
     one = datastores.build_tokens(folder / "one", documents, 5, progress=False)
-    positions = np.concatenate([np.arange(a + 1, b - 1) for a, b in zip(one.starts, one.starts[1:], strict=False)])
+    positions = dense_stores.stored_positions(one)
     states = rng.normal(size=(len(positions), 6)).astype(np.float32)
-    whole = datastores.build_dense_index(
-        one.path / "dense", ArrayStates(positions, states), dims=4, factory=factory, progress=False
-    )
+    whole = dense_stores.build(one, ArrayStates(positions, states), dims=4)
     reduction = datastores.fit_transform(states, 4)
     write(folder / "set", documents, cuts, 5)
     for begin, end, shard in zip([0, *cuts], [*cuts, 12], sorted((folder / "set").glob("shard-*")), strict=True):
         rows = slice(begin * 8, end * 8)
         source = ArrayStates(positions[rows] - (int(one.starts[begin]) - 1), states[rows])
-        datastores.build_dense_index(shard / "dense", source, reduction=reduction, factory=factory, progress=False)
+        datastores.build_dense_index(shard / "dense", source, reduction=reduction, progress=False)
     return whole, folder / "set", states
 
 
-def test_the_neighbours_of_shards_are_those_of_one_index(tmp_path):
+def test_the_neighbours_of_shards_and_what_dresd_drafts_are_those_of_one_index(tmp_path):
     whole, path, states = dense_shards(tmp_path, [3, 4])
     parts = datastores.open_dense_index(path)
     assert len(parts) == len(whole) and parts.width == whole.width
-    for state in states[::7] + 0.1:
+    for row, state in enumerate(states[::5] + 0.1):
         scores, positions = whole.search(state, 20)
         nearest = parts.nearest(state[None], 20, 4)
         assert [score for score, _ in nearest] == pytest.approx(scores[0].tolist(), abs=1e-5)
         expected = [whole.store.continuation(position, 4) for position in positions[0].tolist()]
         assert [tokens for _, tokens in nearest] == expected
-
-
-def test_dresd_drafts_from_shards_what_it_drafts_from_one_index(tmp_path):
-    whole, path, states = dense_shards(tmp_path, [3, 4])
-    for row, state in enumerate(states[::5]):
-        hidden = torch.from_numpy(np.stack([state, state]))
-        context = Context([0, 1, row % 5], 0, 5, Sampling(), hidden=lambda layer, rows=hidden: rows)
-        drafters = [Dresd(index, length=4) for index in (whole, path)]
-        for drafter in drafters:
+        hidden, drafted = torch.from_numpy(np.stack([state, state])), []
+        context = Context([0, 1, row % 5], 0, 5, Sampling(), hidden=lambda layer: hidden)
+        for drafter in (Dresd(whole, length=4), Dresd(path, length=4)):
             drafter.start(context)
-        trees = [drafter.propose(context, 10) for drafter in drafters]
-        assert tree_paths(trees[0].tokens, trees[0].parents) == tree_paths(trees[1].tokens, trees[1].parents)
-        assert drafters[0].survivors == drafters[1].survivors
+            tree = drafter.propose(context, 10)
+            drafted.append((tree_paths(tree.tokens, tree.parents), drafter.survivors))
+        assert drafted[0] == drafted[1]
 
 
 def test_dense_shards_with_reductions_of_their_own_are_refused(tmp_path):
     _, path, states = dense_shards(tmp_path, [6])
-    dense = path / "shard-00001" / "dense"
     source = ArrayStates(np.array([2, 3, 4]), states[:3])
-    datastores.build_dense_index(dense, source, dims=4, progress=False)
+    datastores.build_dense_index(path / "shard-00001" / "dense", source, dims=4, progress=False)
     with pytest.raises(StoreError, match="another reduction or model"):
         datastores.open_dense_index(path)
 

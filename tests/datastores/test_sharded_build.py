@@ -1,10 +1,9 @@
 """Building stores of shards: the same bytes wherever and however often."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -29,18 +28,21 @@ def parts(count: int) -> list[list[str]]:
     return [TEXTS[len(TEXTS) * i // count : len(TEXTS) * (i + 1) // count] for i in range(count)]
 
 
+def lines(path: Path, texts: list[str]) -> Path:
+    """A file of texts, an object a line."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
-    names = []
-    for name, texts in (("a.jsonl", TEXTS[:4]), ("b.jsonl", ["é" * 40, "short", "", "x" * 300])):
-        names.append(tmp_path / name)
-        names[-1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     plain = tmp_path / "c.txt"
     plain.write_text("one document\n")
-    texts = Texts([plain], names, "text")
+    long = ["é" * 40, "short", "", "x" * 300]
+    texts = Texts([plain], [lines(tmp_path / "a.jsonl", TEXTS[:4]), lines(tmp_path / "b.jsonl", long)], "text")
     whole = list(texts)
     assert len(whole) == 9
     for count in (1, 2, 3, 7, 40):
@@ -48,9 +50,8 @@ def test_the_parts_of_files_are_all_documents_once_and_in_order(tmp_path):
     for part in texts.split(3):
         for pieces in (part.split(4), part.pieces()):
             assert [text for piece in pieces for text in piece] == list(part)
-    even = tmp_path / "even.jsonl"
-    even.write_text('{"text": "ten letters"}\n' * 60)
-    assert [len(list(part)) for part in Texts([], [even], "text").split(4)] == [15] * 4
+    even = Texts([], [lines(tmp_path / "even.jsonl", ["ten letters"] * 60)], "text")
+    assert [len(list(part)) for part in even.split(4)] == [15] * 4
 
 
 def rows(documents: list, tokenizer) -> Iterator[ray_data.Row]:
@@ -74,20 +75,20 @@ def test_shards_of_a_stream_have_the_bytes_of_shards_built_here(tmp_path, tokeni
     assert (max_tokens is None) == (len(store) == 3)
 
 
-def test_what_is_wrong_with_a_document_arrives_where_its_shard_is_written(tmp_path, tokenizer):
-    for documents, words in (
-        ([TEXTS[:2], ["good text", "half \ud800"]], "shard-00001: .*half of a surrogate pair"),
-        ([TEXTS[:2], [], TEXTS[2:]], "shard-00001: .*corpus is empty.* ask for fewer shards"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            list(ray_data.write_from(rows(documents, tokenizer), jobs(tmp_path / "store", tokenizer)))
-
-
-def test_a_bad_line_of_a_part_is_named_by_the_byte_that_the_part_starts_at(tmp_path):
+def test_what_is_wrong_with_documents_is_named_with_their_shard_here_and_in_a_stream(tmp_path, tokenizer):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good"}\n' * 10 + "{bad\n")
     with pytest.raises(ValueError, match=r"a.jsonl, line \d+ after byte \d+: is not JSON"):
         list(Texts([], [path], "text").split(2)[1])
+    for documents, words in (
+        ([TEXTS[:2], ["good text", "half \ud800"]], "shard-00001: .*half of a surrogate pair"),
+        ([TEXTS[:2], [], TEXTS[2:]], "shard-00001: .*corpus is empty.* ask for fewer shards"),
+        ([], "there are no parts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            build_sharded(tmp_path / "here", documents, tokenizer, progress=False)
+        with pytest.raises(ValueError, match=words) if documents else nullcontext():
+            list(ray_data.write_from(rows(documents, tokenizer), jobs(tmp_path / "there", tokenizer)[: len(documents)]))
 
 
 def test_shards_built_twice_or_after_an_interruption_have_the_same_bytes(tmp_path, tokenizer):
@@ -104,9 +105,8 @@ def test_shards_built_twice_or_after_an_interruption_have_the_same_bytes(tmp_pat
     with pytest.raises(StoreError, match="no datastore|is not built yet"):
         Rest(tmp_path / "b")
     known = []
-    build_sharded(
-        tmp_path / "b", parts(3), tokenizer, progress=False, build=lambda jobs: known.extend(jobs) or build_here(jobs)
-    )
+    noting = lambda jobs: known.extend(jobs) or build_here(jobs)  # noqa: E731
+    build_sharded(tmp_path / "b", parts(3), tokenizer, progress=False, build=noting)
     assert [job.folder.name for job in known] == ["shard-00002"]
     build_sharded(tmp_path / "b", parts(3), tokenizer, progress=False, build=lambda jobs: pytest.fail("built again"))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
@@ -115,31 +115,19 @@ def test_shards_built_twice_or_after_an_interruption_have_the_same_bytes(tmp_pat
         shard.verify()
 
 
-def test_an_interrupted_build_of_something_else_begins_again(tmp_path, tokenizer):
+def test_an_interrupted_build_of_something_else_begins_again_and_another_store_is_left_as_it_is(tmp_path, tokenizer):
     with pytest.raises(ZeroDivisionError):
-        build_sharded(tmp_path / "a", parts(3), tokenizer, progress=False, build=lambda jobs: 1 / 0)
-    build_sharded(tmp_path / "a", parts(2), tokenizer, progress=False)
-    assert len(datastores.open_suffix_index(tmp_path / "a").shards) == 2
-
-
-def test_another_store_of_shards_is_refused_and_left_as_it_is(tmp_path, tokenizer):
+        build_sharded(tmp_path / "a", parts(2), tokenizer, progress=False, build=lambda jobs: 1 / 0)
     build_sharded(tmp_path / "a", parts(3), tokenizer, progress=False)
+    assert len(datastores.open_suffix_index(tmp_path / "a").shards) == 3
     before = contents(tmp_path / "a")
     with pytest.raises(StoreError, match="holds another store of shards"):
         build_sharded(tmp_path / "a", parts(2), tokenizer, progress=False)
     assert contents(tmp_path / "a") == before
 
 
-def test_parts_without_documents_are_refused_with_what_to_do(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match="shard-00001: .*corpus is empty.* ask for fewer shards"):
-        build_sharded(tmp_path / "a", [TEXTS, []], tokenizer, progress=False)
-    with pytest.raises(ValueError, match="there are no parts"):
-        build_sharded(tmp_path / "a", [], tokenizer, progress=False)
-
-
 def test_the_command_builds_describes_and_verifies_shards(tmp_path, capsys):
-    path, store = tmp_path / "a.jsonl", str(tmp_path / "store")
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    path, store = lines(tmp_path / "a.jsonl", TEXTS), str(tmp_path / "store")
     assert main(["datastore", "build", store, str(path), "--shards", "3"]) == 0
     built = capsys.readouterr().out
     assert "shards              3" in built and "in 9 documents" in built

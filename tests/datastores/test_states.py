@@ -1,8 +1,5 @@
 """Hidden states on disk: which are kept, round trips, and what goes on after an interruption."""
 
-from __future__ import annotations
-
-import random
 import shutil
 
 import numpy as np
@@ -12,6 +9,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import datastores
 from specdec_lib.datastores import States, StoreError, TokenStore, states
+from tests.datastores.dense_stores import random_store
 from tests.datastores.stores import scratch
 
 WIDTH = 6
@@ -19,10 +17,8 @@ WIDTH = 6
 
 @pytest.fixture
 def store():
-    rng = random.Random(0)
     with scratch() as folder:
-        documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(30)]
-        yield datastores.build_tokens(folder / "store", documents, 40, progress=False)
+        yield random_store(folder, 30)
 
 
 def running_sums(batch):
@@ -66,14 +62,12 @@ def expected(store: TokenStore, window: int, overlap: int, cover: str, most: int
     st.integers(1, 300),
     st.sampled_from([24, 500, 10**6]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_kept_state_is_that_of_its_window_and_stored_once_in_order(window, overlap, cover, most, batch, shard):
     overlap %= window
-    rng = random.Random(window)
-    documents = [[rng.randrange(40) for _ in range(rng.randrange(2, 60))] for _ in range(8)]
     with scratch() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(states, "STEP_BYTES", shard)
-        store = datastores.build_tokens(folder / "store", documents, 40, progress=False)
+        store = random_store(folder, 8, window)
         found = write(store, window=window, overlap=overlap, cover=cover, max_states=most, batch_tokens=batch)
         positions, values = everything(found)
         wanted, sums = expected(store, window, overlap, cover, most)
@@ -88,8 +82,8 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
     np.testing.assert_allclose(everything(found)[1], everything(write(store, name="b"))[1], rtol=1e-3)
     for value, text in ((1e6, "inf"), (np.nan, "nan"), (-np.inf, "-inf")):
 
-        def wrong(batch, value=value):
-            made = [states.copy() for states in running_sums(batch)]
+        def wrong(batch):
+            made = running_sums(batch)
             made[-1][0, 2] = value
             return made
 
@@ -123,29 +117,24 @@ def test_an_interrupted_run_keeps_its_shards_and_another_one_starts_anew(store, 
     whole = write(store, name="whole", window=64)
     assert len(whole) > 400
     for change in ({}, {"window": 17}, {"model": "another"}, {"max_states": 500}):
-        calls: list[int] = []
+        calls, most = [], 400
 
-        def stops(batch, calls=calls):
-            if sum(calls) >= 400:
+        def counts(batch):
+            if sum(calls) >= most:
                 raise KeyboardInterrupt
             calls.append(sum(map(len, batch)))
             return running_sums(batch)
 
         with pytest.raises(KeyboardInterrupt):
-            write(store, stops, window=64)
+            write(store, counts, window=64)
         with pytest.raises(StoreError, match="holds no hidden states"):
             States.open(store.path.with_name("states"))
-        again: list[int] = []
-
-        def counts(batch, again=again):
-            again.append(sum(map(len, batch)))
-            return running_sums(batch)
-
+        calls, most = [], 10**9
         found = write(store, counts, **{"window": 64, **change})
         if not change:
-            assert found.manifest == whole.manifest and sum(again) < len(whole) - 250
+            assert found.manifest == whole.manifest and sum(calls) < len(whole) - 250
         else:
-            assert sum(again) == len(found)
+            assert sum(calls) == len(found)
         shutil.rmtree(found.path)
 
 

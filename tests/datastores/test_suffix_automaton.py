@@ -1,7 +1,5 @@
 """The suffix automaton against a search of all substrings."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Token stores: round trips, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import patch
@@ -33,7 +31,7 @@ def build(path: Path, documents, vocabulary: int = 50, **options) -> TokenStore:
     st.sampled_from(WIDTHS).flatmap(lambda width: st.tuples(st.just(width[0]), document_lists(width[1]))),
     st.integers(1, 30),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_documents_come_back_as_they_went_in_for_any_chunk(case, chunk_tokens):
     vocabulary, documents = case
     with patch.object(build_module, "CHUNK_TOKENS", chunk_tokens), in_memory(documents, vocabulary) as index:
@@ -51,9 +49,8 @@ def test_the_arrays_are_mapped_read_only_and_the_manifest_says_what_they_are(tmp
         store.tokens[0] = 1
     assert isinstance(store.tokens.base, np.memmap)
     about = json.loads((tmp_path / "store" / "manifest.json").read_text())
-    assert about["sources"] == [{"name": "two documents"}]
-    assert about["vocabulary"] == 50 and about["dtype"] == "uint16"
-    assert (about["documents"], about["tokens"]) == (2, 5)
+    said = {"sources": [{"name": "two documents"}], "vocabulary": 50, "dtype": "uint16", "documents": 2, "tokens": 5}
+    assert said.items() <= about.items()
     assert sorted(about["files"]) == sorted(p.name for p in (tmp_path / "store").iterdir() if p.suffix == ".npy")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
 
@@ -83,16 +80,12 @@ def test_short_documents_are_left_out_and_counted_and_max_tokens_takes_whole_doc
     store = build(tmp_path / "a", documents)
     assert contents(store) == [[1, 2, 3], [4, 5], [6, 7]] and store.manifest["skipped_documents"] == 3
     for limit, count in ((3, 1), (4, 1), (5, 2), (100, 3)):
-        assert contents(build(tmp_path / "a", documents, max_tokens=limit)) == contents(store)[:count]
+        cut = build(tmp_path / "a", documents, max_tokens=limit)
+        assert contents(cut) == contents(store)[:count]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return families.tokenizer()
-
-
-def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refused(tmp_path, tokenizer):
-    texts = [CODE, "y = 3\n" * 4]
+def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refused(tmp_path):
+    tokenizer, texts = families.tokenizer(), [CODE, "y = 3\n" * 4]
     store = datastores.build_from_texts(tmp_path / "store", texts, tokenizer, progress=False)
     assert contents(store) == [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     TokenStore.open(tmp_path / "store", tokenizer)
@@ -105,7 +98,8 @@ def test_texts_become_documents_of_their_tokenizer_and_another_tokenizer_is_refu
 
 
 @pytest.mark.draws
-def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does(tokenizer):
+def test_a_tokenizers_settings_do_not_change_its_fingerprint_and_a_new_token_does():
+    tokenizer = families.tokenizer()
     before = datastores.tokenizer_fingerprint(tokenizer)
     tokenizer([CODE, "a"], truncation=True, max_length=4, padding="max_length" if tokenizer.pad_token else False)
     assert datastores.tokenizer_fingerprint(tokenizer) == before
@@ -132,16 +126,8 @@ def test_an_interrupted_build_is_said_to_be_none_and_begins_again(tmp_path):
         TokenStore.open(tmp_path / "none")
 
 
-def test_half_of_a_surrogate_pair_is_refused_and_leaves_nothing(tmp_path, tokenizer):
+def test_half_of_a_surrogate_pair_is_refused_and_leaves_nothing(tmp_path):
+    texts = [CODE, "a half \ud83d of it"]
     with pytest.raises(ValueError, match="begins with 'a half .* has half of a surrogate pair as its character 8"):
-        datastores.build_from_texts(tmp_path / "s", [CODE, "a half \ud83d of it"], tokenizer, progress=False)
+        datastores.build_from_texts(tmp_path / "s", texts, families.tokenizer(), progress=False)
     assert not list(tmp_path.iterdir())
-
-
-def test_whole_numbers_of_numpy_are_taken_and_the_store_is_the_same(tmp_path):
-    documents, one = [[1, 2, 3], [4, 5]], np.int64
-    plain = build(tmp_path / "a", documents, max_tokens=9)
-    given = build(tmp_path / "b", documents, one(50), max_tokens=one(9))
-    assert given.manifest == plain.manifest
-    index = datastores.build_suffix_array(given, progress=False)
-    assert index.longest([1, 2], one(2)) == index.longest([1, 2], 2)

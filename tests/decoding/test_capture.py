@@ -1,8 +1,5 @@
 """What is captured equals what transformers itself gives, and the model is left as it was."""
 
-from __future__ import annotations
-
-import gc
 import random
 
 import pytest
@@ -12,9 +9,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 
-from specdec_lib import Capture, DraftTree, UnsupportedModel, generate, record
-from specdec_lib.decoding import attention
-from specdec_lib.decoding.contract import LAST
+from specdec_lib import LAST, Capture, DraftTree, UnsupportedModel, generate, record
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel
@@ -61,15 +56,19 @@ def test_hidden_states_equal_those_of_transformers_at_every_layer(library, famil
         run_with_tree_commits(model, Capture(layers=layers), check)
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("gemma2", "gpt-oss")])
+def eager(family):
+    model = build(family)
+    model.set_attn_implementation("eager")
+    return model
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma2"])
 def test_attention_rows_equal_those_of_eager_attention(library, family):
-    model = library[family]
-    eager = build(family)  # the same weights
-    eager.set_attn_implementation("eager")
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), eager.parameters(), strict=True))
+    model, peer = library[family], eager(family)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), peer.parameters(), strict=True))
 
     def check(target, text):
-        maps = eager(torch.tensor([text]), output_attentions=True, use_cache=False).attentions
+        maps = peer(torch.tensor([text]), output_attentions=True, use_cache=False).attentions
         expected = torch.stack([maps[block][0, head, -1] for block, head in HEADS])
         torch.testing.assert_close(target.attention(), expected, rtol=0, atol=1e-5)
 
@@ -94,27 +93,18 @@ def test_the_model_is_left_as_it_was(library, family):
     assert traces_left(model) == before
 
 
-class Fails(Chaos):
-    def propose(self, context, limit):
-        raise KeyboardInterrupt
-
-
-class NeverStarts(Chaos):
-    def start(self, context):
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("drafter", [Fails, NeverStarts])
-def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, drafter):
+@pytest.mark.parametrize("call", ["start", "propose"])
+def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, monkeypatch, call):
     before = traces_left(llama)
-    with pytest.raises(KeyboardInterrupt):
-        generate(llama, prompt(2, 9), drafter([], capture=Capture(LAYERS, HEADS)), max_new_tokens=5)
+    monkeypatch.setattr(Chaos, call, lambda self, *given: [][0])
+    with pytest.raises(IndexError):
+        generate(llama, prompt(2, 9), Chaos([], capture=Capture(LAYERS, HEADS)), max_new_tokens=5)
     assert traces_left(llama) == before
     assert generate(llama, prompt(2, 9), max_new_tokens=3).tokens
 
 
 @pytest.mark.parametrize(
-    "family, capture, says",
+    "model, capture, says",
     [
         ("llama", Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"),
         ("llama", Capture(layers=(1, -2)), "layer is -2"),
@@ -127,18 +117,14 @@ def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, drafter):
     ],
     ids=str,
 )
-def test_what_cannot_be_captured_is_refused_before_any_work(library, family, capture, says):
-    model = build("llama") if family == "eager" else library[family]
-    if family == "eager":
-        model.set_attn_implementation("eager")
+def test_what_cannot_be_captured_is_refused_before_any_work(library, model, capture, says):
+    model = library[model] if model in SERVED else eager("llama")
     check_model(model)
     before = traces_left(model)
     hook = model.register_forward_pre_hook(lambda *args: pytest.fail("the model ran"))
-    try:
-        with pytest.raises(ValueError, match=says):
-            record(model, prompt(2, 9), max_new_tokens=3, capture=capture)
-    finally:
-        hook.remove()
+    with pytest.raises(ValueError, match=says):
+        record(model, prompt(2, 9), max_new_tokens=3, capture=capture)
+    hook.remove()
     assert traces_left(model) == before
 
 
@@ -165,39 +151,23 @@ _OPT = _TINY | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddin
 def test_states_that_cannot_be_captured_are_refused_by_name_and_the_model_is_served(make, says):
     model = make().eval()
     model.set_attn_implementation("sdpa")
-    plain = generate(model, prompt(2, 20), max_new_tokens=8, eos_token_id=[]).tokens
     theirs = model.generate(torch.tensor([prompt(2, 20)]), do_sample=False, max_new_tokens=8, eos_token_id=None)
-    assert plain == theirs[0, 20:].tolist()
+    assert generate(model, prompt(2, 20), None, max_new_tokens=8, eos_token_id=[]).tokens == theirs[0, 20:].tolist()
     with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.* {says}"):
         record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(layers=(1,)))
 
 
-def test_a_model_has_its_own_attention_again_when_the_last_target_is_closed_or_gone():
-    model = build("llama-gqa")
-    first, second = Target(model, 20), Target(model, 20, Capture(heads=((0, 1),)))
-    assert model.config._attn_implementation == attention.NAME
-    first.close()
-    assert model.config._attn_implementation == attention.NAME
-    second.close()
-    assert model.config._attn_implementation == "sdpa"
-    third = Target(model, 20)
-    assert model.config._attn_implementation == attention.NAME
-    del third
-    gc.collect()
-    assert model.config._attn_implementation == "sdpa"
+def compiled(part):
+    return torch.compile(part, backend="eager", dynamic=True)
 
 
 COMPILED = {
-    "wrapped": lambda model: torch.compile(model, backend="eager", dynamic=True),
+    "wrapped": lambda model: compiled(model),
     "in place": lambda model: model.compile(backend="eager", dynamic=True) or model,
-    "its forward": lambda model: setattr(
-        model, "forward", torch.compile(model.forward, backend="eager", dynamic=True)
-    ) or model,
+    "its forward": lambda model: setattr(model, "forward", compiled(model.forward)) or model,
     "a block": lambda model: model.model.layers[1].compile(backend="eager", dynamic=True) or model,
-    "a block wrapped": lambda model: model.model.layers.__setitem__(
-        1, torch.compile(model.model.layers[1], backend="eager", dynamic=True)
-    ) or model,
-}  # fmt: skip
+    "a block wrapped": lambda model: setattr(model.model.layers, "1", compiled(model.model.layers[1])) or model,
+}
 
 
 @pytest.mark.parametrize("how", COMPILED)
@@ -210,19 +180,17 @@ def test_what_a_compiled_model_shows_is_what_the_model_shows(how):
     assert trace.tokens == expected.tokens and fingerprint(model) == fingerprint(build("llama-gqa"))
     for layer in LAYERS:
         torch.testing.assert_close(trace.hidden[layer], expected.hidden[layer], rtol=1e-4, atol=1e-4)
-    for ours, theirs in zip(trace.attention, expected.attention, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trace.attention, expected.attention, rtol=1e-4, atol=1e-5)
     drafted = generate(model, ids, DraftModel(model, 3), max_new_tokens=8)
     assert drafted.tokens == expected.tokens and drafted.stats["acceptance_rate"] == 1
 
 
-@pytest.mark.parametrize("part, says", [(1, "no states of layers \\[1\\]"), ("rows", "has its own attention")])
+@pytest.mark.parametrize("part, says", [(1, r"no states of layers \[1\]"), ("rows", "has its own attention")])
 def test_what_a_model_does_not_show_is_refused_before_the_first_token(monkeypatch, part, says):
     model, emitted = build("llama"), []
     check_model(model)
     if part == "rows":
-        own = sdpa_attention_forward
-        monkeypatch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *args: own)
+        monkeypatch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda *args: sdpa_attention_forward)
     else:
         block = model.model.layers[1]
         monkeypatch.setattr(model.model.layers, "forward", None, raising=False)

@@ -1,13 +1,12 @@
 """Whatever the drafter, the output is that of plain decoding, token for token; ``test_replay`` has all ways in which it ends."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest
 import torch
 
 from specdec_lib import Sampling, generate
+from specdec_lib.decoding import target
 from specdec_lib.experiments.rounding import margin
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, SAMPLING
@@ -73,8 +72,11 @@ def test_output_equals_plain_decoding(library, plain, family, drafter):
             with pytest.raises(ValueError, match="cannot be captured on this model: use PLD"):
                 generate(library[family], start, made, sampling, NEW)
             continue
-        run = generate(library[family], start, made, sampling, NEW)
+        blocks: list[list[int]] = []
+        run = generate(library[family], start, made, sampling, NEW, on_tokens=lambda new: blocks.append(list(new)))
         assert run.tokens == expected
+        # Tokens are handed over as they are emitted.
+        assert blocks == [expected[:1], *(list(step.tokens) for step in run.steps)]
         if drafter == "perfect":
             assert len(run.steps) == -(-(NEW - 1) // 8)
         if drafter == "chaos":
@@ -90,19 +92,8 @@ def test_a_window_as_long_as_prompt_and_output_changes_nothing(library, plain):
 
 @pytest.mark.parametrize("family", ["llama-gqa", "mistral-window", "gemma3", "gpt-oss"])
 def test_a_prompt_longer_than_window_and_prefill_pass(library, monkeypatch, family):
-    from specdec_lib.decoding import target
-
     model, start = library[family], prompt(9, 50)
     theirs = model.generate(torch.tensor([start]), do_sample=False, max_new_tokens=12)[0, 50:].tolist()
     monkeypatch.setattr(target, "PREFILL_CHUNK", 16)
     made = FACTORIES["chaos watching"](library, family, start + theirs, 0)
     assert generate(model, start, made, GREEDY, 12).tokens == theirs
-
-
-def test_tokens_are_handed_over_as_they_are_emitted(library, plain):
-    start, expected = plain("llama-gqa", GREEDY, 20)
-    blocks: list[list[int]] = []
-    made = FACTORIES["chaos"](library, "llama-gqa", start + expected, 0)
-    run = generate(library["llama-gqa"], start, made, GREEDY, NEW, on_tokens=lambda new: blocks.append(list(new)))
-    assert [t for block in blocks for t in block] == expected
-    assert blocks == [expected[:1], *(list(step.tokens) for step in run.steps)]

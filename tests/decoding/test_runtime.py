@@ -1,14 +1,11 @@
 """Passes over buffers in place give the tokens, states and rows of eager passes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specdec_lib import Runtime, Sampling, generate
+from specdec_lib import Context, Runtime, Sampling, generate
 from specdec_lib.decoding.attention import settings
-from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel, SpecDecPP
@@ -30,22 +27,16 @@ def test_a_runtime_serves_one_generation_after_another_and_one_at_a_time(llama):
     assert generate(llama, prompt(1, 9), max_new_tokens=20, runtime=runtime).tokens == runs[0]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_a_runtime_or_a_sequence_that_cannot_be_is_refused_before_any_work(llama, library):
+    for arguments, says in (
         ({"capacity": 0}, "capacity is 0"),
-        ({"capacity": 20, "mode": "fast"}, "mode is 'fast'"),
-        ({"capacity": 20, "mode": "graph"}, "CUDA graphs need a GPU"),
-        ({"capacity": 20, "widths": (4, 2)}, "ascending"),
-        ({"capacity": 20, "widths": ()}, "ascending"),
-    ],
-)
-def test_a_runtime_that_cannot_be_is_refused(llama, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Runtime(llama, **arguments)
-
-
-def test_a_sequence_that_does_not_fit_is_refused_before_any_work(llama, library):
+        ({"mode": "fast"}, "mode is 'fast'"),
+        ({"mode": "graph"}, "CUDA graphs need a GPU"),
+        ({"widths": (4, 2)}, "ascending"),
+        ({"widths": ()}, "ascending"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Runtime(llama, **{"capacity": 20} | arguments)
     runtime = Runtime(llama, capacity=20)
     for model, count, says in (
         (llama, 20, "may take 29 tokens and the runtime holds 20"),
@@ -73,7 +64,7 @@ class Reads(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("topk", [0, 2])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)])
 def test_a_step_reads_the_device_once(llama, sampling, topk, monkeypatch):
     ids = prompt(1, 12)
     plain = generate(llama, ids, sampling=sampling, max_new_tokens=30)
@@ -147,21 +138,17 @@ def test_cudnn_attention_is_off_within_a_pass_on_a_gpu_and_as_it_was_after():
         torch.backends.cuda.enable_cudnn_sdp(was)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("judged", [False, True], ids=["fixed length", "judged"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)])
+@pytest.mark.parametrize("judged", [False, True])
 @pytest.mark.parametrize("place", ["eager", "in place"])
 def test_drafting_reads_the_device_once_a_round_or_once_a_token(library, place, judged, sampling, monkeypatch):
     target, draft, ids = library["llama"], library.draft("llama"), prompt(1, 12)
     head = head_of(draft, True)
     runtime = Runtime(draft, 60, widths=(1, 4)) if place == "in place" else None
-    if judged:
-        drafter = SpecDecPP(draft, head, 0.6, runtime=runtime)
-        eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
-        # What a GPU takes: the head's probability stays there until the token is read.
+    drafter = SpecDecPP(draft, head, 0.6, runtime=runtime) if judged else DraftModel(draft, 4, runtime=runtime)
+    eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
+    if judged:  # what a GPU takes: the head's probability stays there until the token is read
         drafter._score = lambda state, confidence: head(state, torch.tensor(confidence)).sigmoid()
-    else:
-        drafter = DraftModel(draft, 4, runtime=runtime)
-        eager = generate(target, ids, drafter, sampling, max_new_tokens=30)
     counts, propose = [], drafter.propose
 
     def watched(context, limit):

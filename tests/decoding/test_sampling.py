@@ -1,7 +1,5 @@
 """Uniform numbers, filtered distributions and choices against independent implementations."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -35,15 +33,13 @@ def logits(seed: int, vocabulary: int, scale: float = 3.0) -> torch.Tensor:
 
 
 def uniforms(count: int, **fixed) -> np.ndarray:
-    """Uniforms along whichever of seed, position and salt is not fixed."""
+    """Uniforms along whichever of position, seed and salt is not fixed."""
     free = next(name for name in ("position", "seed", "salt") if name not in fixed)
-    given_ = {"seed": 0, "position": 0, "salt": 0, "stream": TARGET} | fixed
-    return np.array(
-        [
-            Sampling(seed=(k := given_ | {free: i})["seed"]).uniform(k["position"], k["stream"], k["salt"])
-            for i in range(count)
-        ]
-    )
+
+    def one(seed=0, position=0, stream=TARGET, salt=0):
+        return Sampling(seed=seed).uniform(position, stream, salt)
+
+    return np.array([one(**fixed, **{free: i}) for i in range(count)])
 
 
 @pytest.mark.parametrize("fixed", [{"seed": 0}, {"seed": 12345}, {"position": 7}, {"position": 3, "seed": 1}], ids=str)
@@ -59,14 +55,14 @@ SEQUENCES = [{"seed": 0}, {"seed": 1}, {"seed": 2**32}, {"seed": 0, "salt": 1}]
 SEQUENCES += [{"seed": 0, "stream": stream} for stream in (DRAFT, ACCEPT, RESIDUAL)]
 
 
-@pytest.mark.parametrize("a, b", list(itertools.combinations(SEQUENCES, 2)), ids=str)
-def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated(a, b):
-    x, y = uniforms(10_000, **a), uniforms(10_000, **b)
-    assert abs(np.corrcoef(x, y)[0, 1]) < 0.05
-    assert abs(np.corrcoef(x[:-1], y[1:])[0, 1]) < 0.05
+def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated():
+    drawn = np.array([uniforms(10_000, **sequence) for sequence in SEQUENCES])
+    for first, second in ((drawn, drawn), (drawn[:, :-1], drawn[:, 1:])):
+        correlations = np.corrcoef(first, second)[: len(drawn), len(drawn) :]
+        assert np.abs(correlations - np.diag(correlations.diagonal())).max() < 0.05
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(2, 300), st.floats(0.05, 5.0), st.floats(0.01, 1.0), st.integers(0, 320))
 def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, temperature, top_p, top_k):
     scores = logits(seed, vocabulary)
@@ -80,7 +76,7 @@ def test_distribution_equals_the_warpers_of_transformers(seed, vocabulary, tempe
     torch.testing.assert_close(got, expected.softmax(-1)[0], rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([2, 7, 40, 200, 1500]),
@@ -108,19 +104,17 @@ def test_tokens_that_tie_are_kept_as_transformers_keeps_them(seed, vocabulary, s
     torch.testing.assert_close(got, expected.softmax(-1)[0], rtol=1e-9, atol=1e-12)
 
 
-def test_ties_are_cut_in_one_row_where_another_has_none():
+def test_ties_are_cut_in_one_row_where_another_has_none_and_a_wide_nucleus_is_found_whole():
     rows = torch.tensor([[1.0, 3.0, 2.0, 0.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 0.0, 2.0]])
     got = distribution(rows, Sampling(1.0, top_p=0.5))
     assert (got > 0).tolist() == [[False, True, False, False], [False, False, True, True], [False, True, False, True]]
 
-
-def test_a_nucleus_wider_than_the_first_look_is_found_whole():
-    scores = torch.zeros(5000, dtype=torch.float64)
-    kept = distribution(scores, Sampling(1.0, top_p=0.50005))
+    # Wider than the first look.
+    kept = distribution(torch.zeros(5000, dtype=torch.float64), Sampling(1.0, top_p=0.50005))
     assert int((kept > 0).sum()) == 2501 and float(kept.sum()) == pytest.approx(1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=40).filter(lambda w: sum(w) > 1e-3),
     st.floats(0, 1, exclude_max=True),
@@ -156,7 +150,7 @@ def test_logits_that_are_no_numbers_are_an_error_and_no_token(broken, sampling):
                 call()
 
 
-@pytest.mark.parametrize("further", [0, 20_000], ids=["few logits", "many logits"])
+@pytest.mark.parametrize("further", [0, 20_000])
 def test_most_likely_takes_the_first_of_equals_and_refuses_one_bad_row(further):
     rest = torch.full((2, further), -7.0)
     rows = torch.cat([torch.tensor([[1.0, 3.0, 3.0], [-5.0, -6.0, -float("inf")]]), rest], 1)
@@ -170,33 +164,21 @@ def test_most_likely_takes_the_first_of_equals_and_refuses_one_bad_row(further):
     [
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_k": 2.5}, "top_k is 2.5"),
         ({"seed": -1}, "seed is -1"),
-        ({"seed": 1.0}, "seed is 1.0"),
         ({"seed": "1"}, "seed is '1'"),
         ({"temperature": "hot"}, "temperature is 'hot'; expected a number"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(arguments, says):
+def test_values_out_of_range_are_refused_by_name_and_none_and_integers_of_numpy_are_not(arguments, says):
     with pytest.raises(ValueError, match=says):
         Sampling(**arguments)
-
-
-def test_none_and_integers_of_numpy_are_settings_too():
     assert Sampling(None, None, None) == Sampling(1.0, 1.0, 0)
     assert Sampling(seed=np.int64(7), top_k=np.int32(5)) == Sampling(seed=7, top_k=5)
-
-
-def kolmogorov(numbers: np.ndarray) -> float:
-    """Largest distance of the empirical distribution from the even one on [0, 1), in units of 1 / sqrt(n)."""
-    numbers, n = np.sort(numbers), len(numbers)
-    steps = np.arange(n + 1) / n
-    return max(np.max(steps[1:] - numbers), np.max(numbers - steps[:-1])) * n**0.5
 
 
 def test_a_prompts_seed_depends_on_seed_and_tokens_alone():
@@ -227,10 +209,13 @@ def test_every_way_in_draws_by_seed_prompt_and_position(even):
     starts = [prompt(i, 20) for i in range(12)]
     turn = generate(even, starts[0], None, sampling, 6, []).tokens
     starts.append(starts[0] + turn)
-    for start in starts:
+    for place, start in enumerate(starts):
         tokens = generate(even, start, None, sampling, 40, []).tokens
         bound = sampling.for_prompt(start)
         assert tokens == [int(bound.uniform(len(start) + i) * VOCABULARY) for i in range(40)]
+        drawn.append(tokens)
+        if place > 1:
+            continue
         trace = record(even, start, sampling, 40, [])
         assert trace.tokens == tokens and trace.sampling == sampling
         drafted = generate(even, start, PromptLookup(1, 4), sampling, 40, [])
@@ -241,9 +226,15 @@ def test_every_way_in_draws_by_seed_prompt_and_position(even):
         method = custom_generate(PromptLookup(1, 4), seed=4)
         through = even.generate(torch.tensor([start]), custom_generate=method, **settings)
         assert through[0, len(start) :].tolist() == tokens
-        drawn.append(tokens)
     table = np.array(drawn)
     equal = [(a == b).mean() for a, b in itertools.combinations(table, 2)]
     assert max(equal) < 0.2 and np.mean(equal) < 0.02
     # A token is the whole part of 96 u: half a step is added to make it even on [0, 1).
     assert kolmogorov((table.ravel() + 0.5) / VOCABULARY) < 2.2
+
+
+def kolmogorov(numbers: np.ndarray) -> float:
+    """Largest distance of the empirical distribution from the even one on [0, 1), in units of 1 / sqrt(n)."""
+    steps = np.arange(1, len(numbers) + 1) / len(numbers)
+    above = steps - np.sort(numbers)
+    return max(above.max(), 1 / len(numbers) - above.min()) * len(numbers) ** 0.5

@@ -1,10 +1,9 @@
 """Generations in several threads on one model: each gives what it gives alone, or is refused by name."""
 
-from __future__ import annotations
-
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from threading import Barrier
 
 import pytest
 import torch
@@ -26,8 +25,8 @@ DRAFTERS = {
 @pytest.fixture(scope="module")
 def models():
     """A draft model, prompts, and targets with their plain outputs."""
-    draft, prompts, made = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(4)], {}
-    for family in ("llama", "llama-gqa", "gemma3"):
+    draft, prompts, made = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(3)], {}
+    for family in ("llama-gqa", "gemma3"):
         model = build(family)
         made[family] = model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts]
     return draft, prompts, made
@@ -54,7 +53,7 @@ def at_the_same_time(*calls):
 
 
 @pytest.mark.core_cases(4)
-@pytest.mark.parametrize("family", ["llama", "llama-gqa", "gemma3"])
+@pytest.mark.parametrize("family", ["llama-gqa", "gemma3"])
 @pytest.mark.parametrize("other", ["transformers", "plain", "PLD+ (h)", "PLD+ (a)", "SpecDec"])
 @pytest.mark.parametrize("name", ["PLD+ (h)", "PLD+ (a)"])
 def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, family, other, name):
@@ -65,10 +64,8 @@ def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, f
         return [generate(model, ids, DRAFTERS[kind](draft), max_new_tokens=NEW).tokens for ids in prompts]
 
     def theirs():
-        return [
-            model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW)[0, len(ids) :].tolist()
-            for ids in prompts
-        ]
+        found = [model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW) for ids in prompts]
+        return [one[0, 24:].tolist() for one in found]
 
     second = theirs if other == "transformers" else lambda: ours(other)
     assert at_the_same_time(lambda: ours(name), second) == [expected, expected]
@@ -80,29 +77,19 @@ def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, f
 def test_one_drafter_in_two_generations_is_refused_before_any_work(models, name):
     draft, prompts, made = models
     model, expected = made["llama-gqa"]
-    drafter = DRAFTERS[name](draft)
-    running, over = Event(), Event()
+    drafter, passes, refused = DRAFTERS[name](draft), [], []
 
-    def first():
-        def wait(tokens):
-            running.set()
-            assert over.wait(60)
-
-        return generate(model, prompts[0], drafter, max_new_tokens=NEW, on_tokens=wait).tokens
-
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(first)
-        assert running.wait(60)
-        passes = []
+    def meanwhile(tokens):
         counted = model.register_forward_pre_hook(lambda *args: passes.append(1))
-        try:
-            with pytest.raises(RuntimeError, match="is in use by another generation.* make a drafter for each"):
-                generate(model, prompts[1], drafter, max_new_tokens=NEW)
-            assert not passes
-        finally:
-            counted.remove()
-            over.set()
-        assert future.result(timeout=60) == expected[0]
+        with ThreadPoolExecutor(1) as pool:
+            refused.append(pool.submit(generate, model, prompts[1], drafter, max_new_tokens=NEW).exception(60))
+        counted.remove()
+
+    assert generate(model, prompts[0], drafter, max_new_tokens=NEW, on_tokens=meanwhile).tokens == expected[0]
+    says = "is in use by another generation.* make a drafter for each"
+    assert (
+        refused and not passes and all(isinstance(one, RuntimeError) and re.search(says, str(one)) for one in refused)
+    )
     assert generate(model, prompts[1], drafter, max_new_tokens=NEW).tokens == expected[1]
 
 

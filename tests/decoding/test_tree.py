@@ -1,7 +1,5 @@
 """Draft trees against brute force over sets of prefixes."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -11,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_lib import DraftTree, Passengers
+from tests.datastores.stores import full_trie, tree_paths
 
 drafts = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6)
 
@@ -32,26 +31,17 @@ def trees(draw, most: int = 12, vocabulary: int = 6) -> DraftTree:
 
 
 def texts(tree: DraftTree) -> list[tuple[int, ...]]:
-    """The tokens that lead to each node, by following parents one by one."""
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        found.append((found[parent] if parent >= 0 else ()) + (token,))
-    return found
-
-
-def prefixes(lists) -> set[tuple[int, ...]]:
-    return {tuple(d[:n]) for d in lists for n in range(1, len(d) + 1)}
+    return tree_paths(tree.tokens, tree.parents)
 
 
 @given(drafts)
 def test_from_drafts_holds_every_prefix_once(lists):
     found = texts(DraftTree.from_drafts(lists))
-    assert len(found) == len(set(found))
-    assert set(found) == prefixes(lists)
+    assert len(found) == len(set(found)) and set(found) == set(full_trie(map(tuple, lists)))
 
 
 @given(trees())
-def test_depths_paths_and_children_follow_parents(tree):
+def test_depths_paths_children_and_mask_follow_parents(tree):
     found = texts(tree)
     assert tree.depths == [len(text) for text in found]
     assert tree.depth == max(tree.depths, default=0)
@@ -59,18 +49,11 @@ def test_depths_paths_and_children_follow_parents(tree):
         assert tuple(tree.tokens[n] for n in tree.path(node)) == text
     assert tree.path(-1) == []
     for node in range(-1, len(tree)):
+        seen = {-1, *tree.path(node)}
+        assert tree.mask()[node + 1].tolist() == [other in seen for other in range(-1, len(tree))]
         for token in range(6):
             expected = [i for i in range(len(tree)) if tree.parents[i] == node and tree.tokens[i] == token]
             assert tree.child(node, token) == (expected[0] if expected else None)
-
-
-@given(trees())
-def test_mask_is_the_ancestor_relation(tree):
-    mask = tree.mask()
-    paths = [set(), *(set(tree.path(node)) for node in range(len(tree)))]
-    for i, ancestors in enumerate(paths):
-        for j in range(len(tree) + 1):
-            assert mask[i, j] == (j == 0 or j - 1 in ancestors)
 
 
 @given(trees(), st.integers(0, 6))
@@ -82,11 +65,13 @@ def test_truncated_keeps_the_shallow_nodes_in_order(tree, depth):
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 8))
 def test_a_chain_is_the_tree_of_one_draft(tokens, depth):
-    chain = DraftTree.chain(tokens)
+    rows = torch.rand(len(tokens), 10)
+    chain = DraftTree.chain(tokens, rows)
     assert chain == DraftTree(tokens, list(range(-1, len(tokens) - 1))) == DraftTree.from_drafts([tokens])
     assert chain.is_chain and chain.depth == len(chain) == len(tokens)
     assert np.array_equal(chain.mask(), np.tri(len(tokens) + 1, dtype=bool))
-    assert chain.truncated(depth).tokens == tokens[:depth]
+    cut = chain.truncated(depth)
+    assert cut.tokens == tokens[:depth] and torch.equal(cut.probabilities, rows[:depth])
 
 
 @given(drafts, st.integers(0, 5))
@@ -103,10 +88,7 @@ def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
         assert sent.children() == children
 
 
-def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
-    rows = torch.eye(5)[:3]
-    cut = DraftTree.chain([0, 1, 2], rows).truncated(2)
-    assert torch.equal(cut.probabilities, rows[:2])
+RIDER = Passengers([1], [1], np.ones((1, 3)))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +106,7 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
         (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
         (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),
         (
-            lambda: DraftTree.chain([3, 4]).annotated(passengers=Passengers([1], [1], np.ones((1, 3)))),
+            lambda: DraftTree.chain([3, 4]).annotated(passengers=RIDER),
             r"visible has shape \(1, 3\); expected 4 columns",
         ),
         (lambda: Passengers([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
@@ -153,9 +135,5 @@ def test_malformed_trees_are_refused(make, says):
 def test_token_ids_of_arrays_and_tensors_become_ints(make, kind):
     tree = make(kind([4, 5, 6]))
     assert tree.tokens == [4, 5, 6] and {type(number) for number in tree.tokens} == {int}
-
-
-def test_token_ids_that_are_no_whole_numbers_are_refused():
-    for make in (DraftTree.chain, lambda tokens: DraftTree(tokens, [-1])):
-        with pytest.raises(TypeError):
-            make([2.5])
+    with pytest.raises(TypeError):
+        make([2.5, 3.5, 4.5])

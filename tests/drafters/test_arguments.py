@@ -1,14 +1,14 @@
 """What constructors of drafters refuse, by name, and that whole numbers of numpy are whole numbers."""
 
-from __future__ import annotations
-
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from specdec_lib import Drafter, UnsupportedModel
+from specdec_lib.datastores import StoreError
 from specdec_lib.drafters import (
     AdaptiveDraftModel,
     DraftModel,
@@ -35,29 +35,18 @@ from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from tests.chaos import draft_heads_of, head_of
 from tests.datastores.stores import build as build_store
-from tests.datastores.stores import dense, scratch
+from tests.datastores.stores import dense, propose, scratch
 from tests.families import VOCABULARY, build, perturbed
-
-
-class Parts:
-    """What drafters are made of."""
-
-    def __init__(self):
-        self.model = build("llama-gqa", seed=3)
-        self.head = head_of(self.model)
-        self.prices = PassPrices({1: 1.0})
-        with build_store([[1, 2]], VOCABULARY) as index:
-            self.store = index
-        with scratch() as folder:
-            self.index = dense([[3, 1, 2, 4], [1, 2, 3]], self.model, folder, dims=4)
-
-    def heads(self, kind):
-        return draft_heads_of(self.model, kind)
 
 
 @pytest.fixture(scope="module")
 def parts():
-    return Parts()
+    """What drafters are made of."""
+    model = build("llama-gqa", seed=3)
+    with build_store([[1, 2]], VOCABULARY) as store, scratch() as folder:
+        index = dense([[3, 1, 2, 4], [1, 2, 3]], model, folder, dims=4)
+    made = {"model": model, "head": head_of(model), "prices": PassPrices({1: 1.0}), "store": store, "index": index}
+    return SimpleNamespace(**made, heads=lambda kind: draft_heads_of(model, kind))
 
 
 #: Each constructor with its whole numbers.
@@ -109,6 +98,7 @@ REFUSED = [
     (lambda p: Rest(p.store, subsample="random"), "expected one of lexicographic, uniform"),
     (lambda p: Rest(p.store, selection="top"), "expected one of exact, released, random"),
     (lambda p: Rest(p.store, selection="random", choices=9), "choices is 9, length 10"),
+    (lambda p: Rest("none"), StoreError("no datastore at")),
     (lambda p: Rest(p.store, rows=10), "rows is 10 with selection 'exact'"),
     (lambda p: Rest(p.store, min_ngram=5, max_ngram=4), "min_ngram is 5, max_ngram 4"),
     (lambda p: Rest(p.store, seed=2**63), "seed is 9223372036854775808; expected a whole number below 2**63"),
@@ -119,19 +109,13 @@ REFUSED = [
     (lambda p: AdaptiveDraftModel(p.model, stopping.PredictedRejection()), "PredictedRejection needs an acceptance"),
     (lambda p: DraftModel("pocket-draft"), TypeError("model is a str; expected a causal language model")),
     (lambda p: DraftModel(build("mamba")), UnsupportedModel("Mamba")),
+    *((lambda p, wrong=wrong: stopping.Confidence(wrong), "threshold is ") for wrong in (0.0, 1.0, math.nan)),
+    (lambda p: stopping.FittedConfidence(0.0), "threshold is 0.0"),
+    (lambda p: stopping.CumulativeConfidence(1.0), "threshold is 1.0"),
+    (lambda p: stopping.PredictedRejection(-0.1), "threshold is -0.1"),
     *(
-        (lambda p, rule=rule, wrong=wrong: rule(wrong), "threshold is ")
-        for rule in (
-            stopping.Confidence,
-            stopping.FittedConfidence,
-            stopping.CumulativeConfidence,
-            stopping.PredictedRejection,
-        )
-        for wrong in (0.0, 1.0, -0.1, math.nan)
-    ),
-    *(
-        (lambda p, wrong=wrong: stopping.Entropy(wrong), "expected an entropy in nats")
-        for wrong in (0.0, math.inf, math.nan)
+        (lambda p, nats=nats: stopping.Entropy(nats), "expected an entropy in nats")
+        for nats in (0.0, math.inf, math.nan)
     ),
     (lambda p: TokenRecycling(levels=(9,)), "level 1 has 9 nodes"),
     (lambda p: template((2, 9), width=4), "level 2 has 9 nodes; expected 1 to 8, 4 a parent"),
@@ -165,3 +149,9 @@ def test_what_cannot_work_is_refused_by_name(parts, number):
     error = ValueError(words) if isinstance(words, str) else words
     with pytest.raises(type(error), match=re.escape(str(error))):
         make(parts)
+
+
+@pytest.mark.parametrize("make", [lambda p: Rest(p.store), lambda p: SuffixDecoding(p.store), lambda p: Dresd(p.index)])
+def test_stores_of_other_tokenizers_are_refused(parts, make):
+    with pytest.raises(ValueError, match=f"has {VOCABULARY} token ids, the model 9: they do not share"):
+        propose(make(parts), [1, 2], 9)

@@ -1,20 +1,19 @@
 """DReSD against a loop over all stored states."""
 
-from __future__ import annotations
-
+import itertools
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, datastores
+from specdec_lib import LAST, Context, DraftTree, Sampling, datastores
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.dense_at_scale import UnfilteredDresd
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError
-from specdec_lib.decoding.contract import LAST, Context
-from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import Dresd
-from tests.datastores.stores import scratch, tree_paths
+from tests.datastores.dense_stores import build, stored_positions
+from tests.datastores.stores import full_trie, scratch, tree_paths
 
 WIDTH, VOCABULARY = 8, 6
 
@@ -26,11 +25,9 @@ def index():
     documents = [[rng.randrange(VOCABULARY) for _ in range(rng.randrange(2, 25))] for _ in range(40)]
     with scratch() as folder:
         store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
-        inside = np.concatenate([np.arange(store.starts[i] + 1, store.starts[i + 1] - 1) for i in range(len(store))])
+        inside = stored_positions(store)
         states = np.random.default_rng(0).normal(size=(len(inside), WIDTH)).astype(np.float32)
-        yield datastores.build_dense_index(
-            store.path / "dense", ArrayStates(inside, states), dims=WIDTH, progress=False
-        )
+        yield build(store, ArrayStates(inside, states), dims=WIDTH)
 
 
 def contexts(count: int) -> list[Context]:
@@ -47,18 +44,11 @@ def propose(drafter: Dresd, context: Context, limit: int = 1000) -> DraftTree:
     return drafter.propose(context, limit)
 
 
-class Found(list):
-    """Drafts, and the positions of the neighbours that they follow."""
-
-    def __init__(self):
-        self.places = []
-
-
 def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neighbours: int):
-    """Drafts in order, and how many neighbours start with the last token."""
-    store = index.store
-    found, survivors = Found(), 0
-    for position in index.search(context.hidden(LAST)[-1], neighbours)[1][0].tolist():
+    """Drafts in order with the score of the neighbour each follows, and how many neighbours start with the last token."""
+    store, found, survivors = index.store, {}, 0
+    scores, positions = (rows[0].tolist() for rows in index.search(context.hidden(LAST)[-1], neighbours))
+    for score, position in zip(scores, positions, strict=True):
         document = int(np.searchsorted(store.starts, position, side="right")) - 1
         end = int(store.starts[document + 1]) - 1
         if store.tokens[position] != context.tokens[-1]:
@@ -66,43 +56,27 @@ def by_loop(index: DenseIndex, context: Context, drafts: int, length: int, neigh
         survivors += 1
         draft = tuple(store.tokens[position + 1 : min(end, position + 1 + length)].tolist())
         if draft and len(found) < drafts and draft not in found:
-            found.append(draft)
-            found.places.append(position)
+            found[draft] = score
     return found, survivors
 
 
 @pytest.mark.parametrize("drafts, length, neighbours", [(10, 10, 50), (1, 1, 1), (3, 20, 50), (4, 2, 30), (50, 3, 200)])
 def test_drafts_are_the_first_filtered_continuations_merged_into_one_tree(index, drafts, length, neighbours):
-    drafted = 0
-    for context in contexts(40):
+    depths = set()
+    for context, limit in itertools.product(contexts(25), (2, 1000)):
         drafter = Dresd(index, drafts, length, neighbours)
-        tree = propose(drafter, context)
-        expected, survivors = by_loop(index, context, drafts, length, neighbours)
+        tree = propose(drafter, context, limit)
+        expected, survivors = by_loop(index, context, drafts, min(length, limit), neighbours)
         assert drafter.survivors == survivors
         checked = DraftTree(tree.tokens, tree.parents)
         assert (checked, checked.is_chain) == (tree, tree.is_chain)
-        prefixes = dict.fromkeys(draft[:n] for draft in expected for n in range(1, len(draft) + 1))
-        assert tree_paths(tree.tokens, tree.parents) == list(prefixes)
-        scores, positions = (rows[0] for rows in index.search(context.hidden(LAST)[-1], neighbours))
-        score_of = dict(zip(positions.tolist(), scores.tolist(), strict=True))
-        nearest = [score_of[place] for place in expected.places]
+        prefixes = list(full_trie(list(expected)))
+        assert tree_paths(tree.tokens, tree.parents) == prefixes
         assert drafter.similarities == [
-            max(score for score, draft in zip(nearest, expected, strict=True) if draft[: len(path)] == path)
-            for path in prefixes
+            max(score for draft, score in expected.items() if draft[: len(path)] == path) for path in prefixes
         ]
-        drafted += len(tree)
-    assert drafted > 0
-
-
-def test_a_draft_of_n_tokens_has_n_without_the_token_it_was_filtered_by(index):
-    deepest = 0
-    for context in contexts(40):
-        tree = propose(Dresd(index, 50, 3), context)
-        assert tree.depth <= 3
-        deepest = max(deepest, tree.depth)
-        for limit in (1, 2):
-            assert propose(Dresd(index, 50, 3), context, limit) == tree.truncated(limit)
-    assert deepest == 3
+        depths.add(tree.depth)
+    assert 0 < max(depths) <= length
 
 
 def test_no_survivor_gives_an_empty_draft(index):
@@ -115,11 +89,7 @@ def test_no_survivor_gives_an_empty_draft(index):
         assert len(propose(few, context)) > 0 and few.survivors < len(index)
 
 
-def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
-    context = contexts(1)[0]
-    context.vocabulary = VOCABULARY - 1
-    with pytest.raises(ValueError, match="has 6 token ids, the model 5: they do not share"):
-        propose(Dresd(index), context)
+def test_another_model_is_refused_at_the_start(index, tmp_path):
     wide = Context([1, 2], 1, VOCABULARY, Sampling(), lambda layer: torch.zeros(1, WIDTH + 1))
     with pytest.raises(ValueError, match="states have width 9, those of .* 8: index this model's"):
         propose(Dresd(index), wide)

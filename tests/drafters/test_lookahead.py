@@ -1,17 +1,13 @@
 """Lookahead's window against Jacobi iteration by full forwards, its pool against a list, and the width of its passes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 import torch
 
-from specdec_lib import Sampling, generate
+from specdec_lib import generate
 from specdec_lib.drafters import Lookahead
 from tests.families import build, prompt
-
-GREEDY = Sampling()
 
 
 class Watched(Lookahead):
@@ -75,17 +71,21 @@ def agreement(draft, tokens):
     return next(differ, min(len(draft), len(tokens)))
 
 
+@pytest.fixture(scope="module")
+def model():
+    return build("llama-gqa")
+
+
 @pytest.mark.parametrize("window, levels, guesses", [(7, 5, 7), (3, 3, 2), (1, 4, 1)])
-def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(window, levels, guesses):
-    model, start = build("llama-gqa"), prompt(3, 12)
+def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(model, window, levels, guesses):
+    start = prompt(3, 12)
     drafter = Watched(window, levels, guesses, seed=5)
-    run = generate(model, start, drafter, GREEDY, 40)
+    run = generate(model, start, drafter, max_new_tokens=40)
     expected = jacobi(model, start, run.tokens, window, levels, guesses, 5)
     assert len(drafter.passes) == len(expected)
     drafted = 0
-    for place, ((riding, drafts, said, width), (grid, guessed, follows)) in enumerate(
-        zip(drafter.passes, expected, strict=True)
-    ):
+    for place, (grid, guessed, follows) in enumerate(expected):
+        riding, drafts, said, width = drafter.passes[place]
         assert riding == grid
         # The last token is the first column of the first row; what follows it is the target's own token.
         rows = min(place + 1, levels - 1)
@@ -99,35 +99,28 @@ def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(windo
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_a_full_match_counts_all_its_tokens(merge):
-    model, start = build("llama-gqa"), prompt(2, 12)
-    text = [*start, *generate(model, start, None, GREEDY, 40).tokens]
+def test_a_full_match_counts_all_its_tokens(model, merge):
+    start = prompt(2, 12)
+    text = [*start, *generate(model, start, None, max_new_tokens=40).tokens]
 
     class Knowing(Lookahead):
         """Its pool knows the true continuation."""
 
         def propose(self, context, limit):
             here = len(context.tokens)
-            ngram = tuple(text[here : here + 4])
-            if len(ngram) == 4:
-                self.pool.add(context.tokens[-1], (*ngram[:2], 90, 91))
-                self.pool.add(context.tokens[-1], ngram)
+            if here + 4 <= len(text):
+                self.pool.add(text[here - 1], (*text[here : here + 2], 90, 91))
+                self.pool.add(text[here - 1], tuple(text[here : here + 4]))
             return super().propose(context, limit)
 
-    run = generate(model, start, Knowing(merge=merge), GREEDY, 40)
+    run = generate(model, start, Knowing(merge=merge), max_new_tokens=40)
     assert run.tokens == text[12:]
-    inside = run.steps[3:-2]
-    assert {len(step.tokens) for step in inside} == {5}
+    assert {len(step.tokens) for step in run.steps[3:-2]} == {5}
 
 
-def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_prompt():
-    model, start = build("llama-gqa"), prompt(3, 12)
-    drafter = Watched(seed=1)
-    first, again = [], []
-    for seen in (first, again):
-        generate(model, start, drafter, GREEDY, 16)
-        seen += drafter.passes
-    assert first == again and set(first[0][0]) <= set(start)
-    other = Watched(seed=2)
-    generate(model, start, other, GREEDY, 16)
-    assert other.passes[0][0] != first[0][0]
+def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_prompt(model):
+    start, same, seen = prompt(3, 12), Watched(seed=1), []
+    for drafter in (same, same, Watched(seed=2)):
+        generate(model, start, drafter, max_new_tokens=16)
+        seen.append(drafter.passes)
+    assert seen[0] == seen[1] and set(seen[0][0][0]) <= set(start) and seen[2][0][0] != seen[0][0][0]

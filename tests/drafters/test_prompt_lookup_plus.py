@@ -1,28 +1,25 @@
 """PLD+ against a reading of the paper's equations on states and attention that transformers itself gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Sampling, WrappedDrafter, generate, replay
+from specdec_lib import Sampling, Trace, WrappedDrafter, generate, replay
 from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden
 from tests import families
 
-NEW = 40
+PROMPT = families.prompt(3, 40, 12)
 
 
-def run_of(model, prompt, drafter=None):
-    return generate(model, prompt, drafter, max_new_tokens=NEW, eos_token_id=[])
+def run_of(model, drafter=None):
+    return generate(model, PROMPT, drafter, max_new_tokens=40, eos_token_id=[])
 
 
-def whole_run(model, prompt):
-    return [*prompt, *run_of(model, prompt).tokens]
+def whole_run(model):
+    return [*PROMPT, *run_of(model).tokens]
 
 
 def drafts(run):
@@ -34,53 +31,49 @@ def drafts(run):
     return out
 
 
-def by_equation(text, last, prompt_length, score, num_tokens, room, generated=True, first=0):
-    """Equation 1 or 2 read aloud: score every earlier occurrence, take the best, copy what followed."""
-    end = last if generated else min(last, prompt_length)
+def by_equation(text, last, score, generated=True, first=0):
+    """Equation 1 or 2 read aloud: score every earlier occurrence, take the best, copy six tokens of what followed."""
+    end, room = last if generated else min(last, len(PROMPT)), len(text) - last - 2
     places = [j for j in range(first, end) if text[j] == text[last]]
     if not places:
         return []
     best = max(places, key=lambda j: (score(j), -j))
-    return text[best + 1 : last + 1][: min(num_tokens, room)]
+    return text[best + 1 : last + 1][: min(6, room)]
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 @pytest.mark.parametrize("generated", [True, False])
 def test_hidden_variant_copies_from_the_nearest_state(library, layer, generated):
-    model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
-    text = whole_run(model, prompt)
+    model = library["llama-gqa"]
+    text = whole_run(model)
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[layer][0].double().numpy()
-    run = run_of(model, prompt, PromptLookupHidden(layer, 6, generated=generated))
-    assert [*prompt, *run.tokens] == text
+    states /= np.linalg.norm(states, axis=1, keepdims=True)
+    run = run_of(model, PromptLookupHidden(layer, 6, generated=generated))
+    assert [*PROMPT, *run.tokens] == text
     for last, got in drafts(run):
-        now = states[last - 1]
 
         def cosine(j):
-            return round(float(states[j - 1] @ now / np.linalg.norm(states[j - 1]) / np.linalg.norm(now)), 5)
+            return round(float(states[j - 1] @ states[last - 1]), 5)
 
-        room = len(text) - last - 2
-        assert got == by_equation(text, last, len(prompt), cosine, 6, room, generated, first=1), last
+        assert got == by_equation(text, last, cosine, generated, first=1), last
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-gqa"])
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
 def test_attention_variant_copies_from_where_the_heads_looked(library, family, aggregate):
-    model, prompt = library[family], families.prompt(3, 40, 12)
-    heads = [(0, 1), (1, 3), (1, 0)]
-    text = whole_run(model, prompt)
+    model, heads = library[family], [(0, 1), (1, 3), (1, 0)]
+    text = whole_run(model)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         attention = model(torch.tensor([text]), output_attentions=True).attentions
     model.set_attn_implementation("sdpa")
     rows = torch.stack([attention[block][0, head] for block, head in heads]).double().numpy()
     fold = np.max if aggregate == "max" else np.sum
-    run = run_of(model, prompt, PromptLookupAttention(heads, 6, aggregate=aggregate))
-    assert [*prompt, *run.tokens] == text
+    run = run_of(model, PromptLookupAttention(heads, 6, aggregate=aggregate))
+    assert [*PROMPT, *run.tokens] == text
     for last, got in drafts(run):
-        room = len(text) - last - 2
-        expected = by_equation(text, last, len(prompt), lambda j: round(float(fold(rows[:, last - 1, j])), 5), 6, room)
-        assert got == expected, last
+        assert got == by_equation(text, last, lambda j: round(float(fold(rows[:, last - 1, j])), 5)), last
 
 
 class Noting(WrappedDrafter):
@@ -107,11 +100,10 @@ class Noting(WrappedDrafter):
         PromptLookupHidden(1, 6, threshold=0.3),
         PromptLookupAttention([(0, 1), (1, 3)], 6),
     ],
-    ids=str,
 )
 def test_a_draft_is_what_stands_at_its_source(library, drafter):
     noting = Noting(drafter)
-    run_of(library["llama-gqa"], families.prompt(3, 40, 12), noting)
+    run_of(library["llama-gqa"], noting)
     assert any(draft for _, draft, _ in noting.seen)
     for text, draft, source in noting.seen:
         if not draft:
@@ -131,7 +123,7 @@ def remembered(prompt, tokens, seed):
     return Trace(prompt, tokens, Sampling(), 100, limits, "length", states, ((0, 1), (1, 3)), rows)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.permutations(range(1, 20)),
     st.lists(st.integers(1, 30), unique=True, min_size=2, max_size=25),
@@ -148,20 +140,11 @@ def test_with_one_candidate_all_steps_are_those_of_prompt_lookup_with_single_tok
 
 
 def test_threshold_and_averaging_change_what_the_text_says_they_change(library):
-    model, prompt = library["llama-gqa"], families.prompt(3, 40, 12)
-    run = {
-        name: drafts(run_of(model, prompt, PromptLookupHidden(1, 6, **options)))
-        for name, options in {
-            "plain": {},
-            "low": {"threshold": -1.0},
-            "high": {"threshold": 1.0},
-            "one": {"average": 1},
-            "printed": {"average": 3, "average_over": "printed"},
-        }.items()
-    }
-    assert run["plain"] == run["low"] == run["one"]
-    assert not any(draft for _, draft in run["high"])
-    text = whole_run(model, prompt)
-    for last, got in run["printed"]:
-        expected = by_equation(text, last, len(prompt), lambda j: 0, 6, len(text) - last - 2, first=1)
-        assert got == expected
+    def found(**options):
+        return drafts(run_of(library["llama-gqa"], PromptLookupHidden(1, 6, **options)))
+
+    assert found() == found(threshold=-1.0) == found(average=1)
+    assert not any(draft for _, draft in found(threshold=1.0))
+    text = whole_run(library["llama-gqa"])
+    for last, got in found(average=3, average_over="printed"):
+        assert got == by_equation(text, last, lambda j: 0, first=1)

@@ -1,7 +1,5 @@
 """REST against counting, and against a plain reading of what its released code does."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter
@@ -11,40 +9,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import datastores
+from specdec_lib import DraftTree
 from specdec_lib.datastores.trie import sample_uniform
-from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import Rest
 from specdec_lib.drafters.rest import released_selection
-from tests.datastores.stores import (
-    WIDTHS,
-    build,
-    continuations,
-    document_lists,
-    full_trie,
-    propose,
-    rest_sizes,
-    scan,
-    tree_paths,
-)
+from tests.datastores.stores import build, continuations, full_trie, propose, rest_questions, scan, tree_paths
 
 
 def in_order(trie: Counter) -> list[tuple[int, ...]]:
     return sorted(trie, key=lambda path: (-trie[path], len(path), path))
 
 
-@st.composite
-def questions(draw):
-    vocabulary, ids = draw(st.sampled_from(WIDTHS))
-    documents = draw(document_lists(ids, max_documents=8, max_length=30))
-    document = draw(st.sampled_from(documents))
-    context = document[: draw(st.integers(1, len(document)))]
-    return vocabulary, documents, context, draw(rest_sizes())
-
-
 @pytest.mark.core_cases(0)
-@given(questions())
-@settings(max_examples=60, deadline=None)
+@given(rest_questions())
+@settings(max_examples=60)
 def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_tokens(question):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
@@ -55,19 +34,19 @@ def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_toke
         assert not drafter._room.counts.any() and propose(drafter, context, vocabulary) == tree
     checked = DraftTree(tree.tokens, tree.parents)
     assert (checked.tokens, checked.parents, checked.is_chain) == (tree.tokens, tree.parents, tree.is_chain)
-    length, places = scan(documents, context, sizes["max_ngram"])
+    _, places = scan(documents, context, sizes["max_ngram"])
     # The released rule: the first k in order of continuation.
     paths = sorted(continuations(documents, places, sizes["length"]))[: sizes["max_matches"]]
-    expected = in_order(full_trie(paths))[: sizes["choices"]]
+    trie = full_trie(paths)
+    expected = in_order(trie)[: sizes["choices"]]
     assert tree_paths(tree.tokens, tree.parents) == expected
     # A node's score is the share of the matches whose continuation goes through it.
-    trie = full_trie(paths)
     assert (tree.scores or []) == [trie[path] / len(paths) for path in expected]
     assert weights == [trie[path] for path in expected]
 
 
-@given(questions(), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@given(rest_questions(), st.integers(0, 3))
+@settings(max_examples=60)
 def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(question, seed):
     vocabulary, documents, context, sizes = question
     with build(documents, vocabulary) as index:
@@ -108,18 +87,11 @@ def test_drafts_of_large_tries_agree_with_counting():
                 assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[:choices]
 
 
-def plain_released(
-    paths: list[tuple[int, ...]],
-    weights: list[int],
-    choices: int,
-    first_seed: int,
-    second_seed: int,
-    rows: int | None = None,
-):
+def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, seed: int, rows: int | None):
     """The released selection as papers describe it, step by step over paths; of it the first rows, as DReSD's code
     takes them."""
     heap: list[tuple] = []
-    for node in np.random.default_rng(first_seed).permutation(len(paths)).tolist():
+    for node in np.random.default_rng(seed).permutation(len(paths)).tolist():
         # A heap of the lightest; of equals, the path that comes last is on top.
         item = (weights[node], [-token for token in paths[node]] + [1], node)
         if len(heap) < choices:
@@ -127,23 +99,13 @@ def plain_released(
         elif weights[node] > heap[0][0]:
             heapq.heappushpop(heap, item)
     kept = sorted(node for _, _, node in heap)
-    verified = [kept[i] for i in np.random.default_rng(second_seed).permutation(len(kept)).tolist()]
-    by_cost = sorted(verified, key=lambda node: len(set(paths[node])), reverse=True)
-    total = sum(len(set(paths[node])) for node in verified)
-    removed = 0
-    for node in by_cost:
-        if total <= choices:
-            break
-        total -= len(set(paths[node]))
-        removed += 1
-    left = by_cost[removed:]
-    while True:
-        closed = {paths[node][:n] for node in left for n in range(1, len(paths[node]) + 1)}
-        if len(closed) <= choices:
-            break
+    verified = [kept[i] for i in np.random.default_rng(seed + 1).permutation(len(kept)).tolist()]
+    left = sorted(verified, key=lambda node: len(set(paths[node])), reverse=True)
+    while sum(len(set(paths[node])) for node in left) > choices:
+        left = left[1:]
+    while len(full_trie([paths[node] for node in left])) > choices:
         left = left[1:]  # the released code ends with an error here, before it returns any row
-    returned = [paths[node] for node in verified if node in left][:rows]
-    return {path[:n] for path in returned for n in range(1, len(path) + 1)}
+    return set(full_trie([paths[node] for node in verified if node in left][:rows]))
 
 
 #: A path of repeated tokens costs 2 and is up to 6 long: what remains after the cut is too large for 9 choices.
@@ -155,9 +117,9 @@ REPEATS = (
 )
 
 
-@given(questions(), st.none() | st.integers(1, 12), st.integers(0, 5))
+@given(rest_questions(), st.none() | st.integers(1, 12), st.integers(0, 5))
 @example(REPEATS, 2, 5)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed):
     _, documents, context, sizes = question
     paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
@@ -168,14 +130,13 @@ def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed)
     index = {path: i for i, path in enumerate(nodes)} | {(): -1}
     tokens, parents = [path[-1] for path in nodes], [index[path[:-1]] for path in nodes]
     kept = released_selection(tokens, parents, [trie[path] for path in nodes], sizes["choices"], seed, seed + 1, rows)
-    assert {nodes[node] for node in kept} == plain_released(
-        nodes, [trie[p] for p in nodes], sizes["choices"], seed, seed + 1, rows
-    )
+    expected = plain_released(nodes, [trie[path] for path in nodes], sizes["choices"], seed, rows)
+    assert {nodes[node] for node in kept} == expected
     assert kept == sorted(kept) and len(kept) <= sizes["choices"]
 
 
-@given(questions(), st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
+@given(rest_questions(), st.integers(0, 5))
+@settings(max_examples=100)
 def test_the_random_selection_takes_whole_continuations_of_different_occurrences(question, seed):
     vocabulary, documents, context, sizes = question
     sizes["choices"] = max(sizes["choices"], sizes["length"])
@@ -197,18 +158,4 @@ def test_a_match_shorter_than_min_ngram_drafts_nothing_and_the_last_match_is_tol
         assert propose(drafter, [7, 2], 10) is EMPTY and drafter.last.length == 1
         assert propose(drafter, [8], 10) is EMPTY and drafter.last.length == 0
         assert propose(drafter, [1, 2], 10).tokens == [3, 4] and drafter.last.length == 2
-
-
-def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
-    with build([[1, 2, 3], [4, 1, 2, 6, 7, 8, 9]], 10) as index:
-        assert propose(Rest(index), [1, 2], 10).tokens == [3, 6, 7, 8, 9]
-        for limit in range(1, 5):
-            assert propose(Rest(index), [4, 1, 2], 10, limit).tokens == [6, 7, 8, 9][:limit]
-
-
-def test_another_vocabulary_and_a_missing_store_are_refused(tmp_path):
-    with build([[1, 2]], 5) as index:
-        with pytest.raises(ValueError, match="has 5 token ids, the model 4: they do not share"):
-            propose(Rest(index), [1], 4)
-    with pytest.raises(datastores.StoreError, match="no datastore at"):
-        Rest(tmp_path / "none")
+        assert propose(drafter, [1, 2], 10, 1).tokens == [3]  # no deeper than asked

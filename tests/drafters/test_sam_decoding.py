@@ -1,14 +1,11 @@
 """SAM-Decoding's choice of a source against the rule of the paper, by searching the texts."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
 import pytest
 
-from specdec_lib import Context, Drafter, DraftTree, Sampling
-from specdec_lib.decoding.outputs import Outputs
+from specdec_lib import Context, Drafter, DraftTree, Outputs, Sampling
 from specdec_lib.drafters import SamDecoding, TokenRecycling
 from tests.datastores.stores import build as build_store
 from tests.families import VOCABULARY
@@ -25,13 +22,8 @@ class Asked(Drafter):
 
 def ends(texts, string):
     """Where a string ends: text and place, in order."""
-    length = len(string)
-    return [
-        (i, end)
-        for i, text in enumerate(texts)
-        for end in range(length, len(text) + 1)
-        if text[end - length : end] == string
-    ]
+    places = ((i, end) for i, text in enumerate(texts) for end in range(len(string), len(text) + 1))
+    return [(i, end) for i, end in places if texts[i][end - len(string) : end] == string]
 
 
 def direct(tokens, documents, length, threshold, bias):

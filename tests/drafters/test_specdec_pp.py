@@ -1,18 +1,17 @@
-"""The adaptive drafter: what its rule is shown, where it stops, and what it refuses."""
-
-from __future__ import annotations
+"""Drafting with a small model, of a fixed length and by a rule: what is drafted, what a rule is shown, what is refused."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from specdec_lib import Sampling, generate
-from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import distribution
-from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
-from tests.chaos import head_of
-from tests.families import VOCABULARY, build, perturbed, prompt
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
+from tests.chaos import head_of, started
+from tests.families import bounded, build, perturbed, prompt
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +27,8 @@ def head(small):
 class Watching(stopping.StoppingRule):
     """Notes what it is shown; draws ``count`` tokens."""
 
-    needs = stopping.QUANTITIES
-
-    def __init__(self, count: int, newest: bool = False):
-        self.count, self.check_newest, self.seen, self.told = count, newest, [], []
+    def __init__(self, count: int, newest: bool = False, needs=stopping.QUANTITIES):
+        self.count, self.check_newest, self.needs, self.seen, self.told = count, newest, needs, [], []
 
     def stop(self, drafted):
         self.seen.append((drafted.count, len(drafted.acceptance)))
@@ -40,12 +37,6 @@ class Watching(stopping.StoppingRule):
 
     def verified(self, drafted, accepted):
         self.told.append((drafted.count, accepted))
-
-
-def started(drafter, tokens: list[int], sampling: Sampling = Sampling()):
-    seen = Context(list(tokens), len(tokens), VOCABULARY, sampling)
-    drafter.start(seen)
-    return drafter, seen
 
 
 @torch.inference_mode()
@@ -61,7 +52,8 @@ def rows_and_states(model, tokens: list[int], count: int):
 def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, sampling, newest, sees):
     head = head_of(small, sees_confidence=sees)
     rule = Watching(4, newest)
-    drafter, seen = started(AdaptiveDraftModel(small, rule, head=head), prompt(1, 10), sampling)
+    drafter = AdaptiveDraftModel(small, rule, head=head)
+    seen = started(drafter, prompt(1, 10), sampling)
     for _ in range(3):
         tree = drafter.propose(seen, 50)
         rows, states = rows_and_states(small, seen.tokens + tree.tokens, 4)
@@ -79,8 +71,8 @@ def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, 
 
 
 def test_drafting_goes_on_until_the_product_says_stop(small, head):
-    drafter, seen = started(SpecDecPP(small, head, 0.6, min_tokens=1), prompt(3, 12))
-    lengths = []
+    drafter, lengths = SpecDecPP(small, head, 0.6, min_tokens=1), []
+    seen = started(drafter, prompt(3, 12))
     for _ in range(6):
         tree = drafter.propose(seen, 50)
         _, states = rows_and_states(small, seen.tokens + tree.tokens, len(tree))
@@ -96,12 +88,10 @@ def test_drafting_goes_on_until_the_product_says_stop(small, head):
 def test_checking_the_newest_token_stops_one_earlier(small, head):
     lengths = set()
     for seed in range(8):
-        drafts = []
-        for newest in (False, True):
-            drafter, seen = started(SpecDecPP(small, head, 0.9, 1, check_newest=newest), prompt(seed, 12))
-            drafts.append(drafter.propose(seen, 50).tokens)
-        assert drafts[1] == drafts[0][:-1]
-        lengths.add(len(drafts[0]))
+        drafters = [SpecDecPP(small, head, 0.9, 1, check_newest=newest) for newest in (False, True)]
+        later, earlier = (each.propose(started(each, prompt(seed, 12)), 50).tokens for each in drafters)
+        assert earlier == later[:-1]
+        lengths.add(len(later))
     assert len(lengths) > 2
 
 
@@ -112,30 +102,25 @@ def test_bounds_hold_whatever_the_head_says(small, head, newest):
         sure.out.bias += 1e4
         never.out.bias -= 1e4
     for one, length in ((sure, 7), (never, 3)):
-        drafter, seen = started(SpecDecPP(small, one, 0.5, 3, 7, newest), prompt(1, 10))
+        drafter = SpecDecPP(small, one, 0.5, 3, 7, newest)
+        seen = started(drafter, prompt(1, 10))
         assert len(drafter.propose(seen, 50)) == length
         seen.tokens.append(4)
         assert len(drafter.propose(seen, 2)) == 2
 
 
 def test_a_rule_is_told_what_was_accepted(llama):
-    rule = Watching(3)
-    rule.needs = ()
+    rule = Watching(3, needs=())
     run = generate(llama, prompt(2, 20), AdaptiveDraftModel(perturbed(llama), rule), max_new_tokens=40)
     assert rule.told == [(s.drafted, s.accepted) for s in run.steps if s.drafted][: len(rule.told)]
     assert len(rule.told) >= len(run.steps) - 2 and len({a for _, a in rule.told}) > 1
 
 
-def test_nothing_is_drafted_where_a_rule_stops_at_once(llama):
-    run = generate(llama, prompt(2, 20), AdaptiveDraftModel(llama, stopping.Oracle([], 20), 0), max_new_tokens=6)
-    assert [s.drafted for s in run.steps] == [0] * 5
-
-
 def test_states_that_are_no_numbers_are_an_error_and_no_draft(small, head):
-    drafter, seen = started(SpecDecPP(small, head, 0.7), prompt(1, 10))
-    drafter._score = lambda state, confidence: head.scorer()(state * float("nan"), confidence)
+    drafter = SpecDecPP(small, head, 0.7)
+    drafter._score = lambda state, confidence: math.nan
     with pytest.raises(FloatingPointError, match="the draft model's states hold NaN"):
-        drafter.propose(seen, 10)
+        drafter.propose(started(drafter, prompt(1, 10)), 10)
 
 
 @pytest.mark.gpu
@@ -144,10 +129,103 @@ def test_a_head_on_the_cpu_serves_a_draft_model_on_the_gpu(sees):
     model = build("llama-gqa", seed=3)
     head = head_of(model, sees_confidence=sees)
     rule = Watching(4)
-    drafter, seen = started(AdaptiveDraftModel(model.to("cuda"), rule, head=head), prompt(1, 10))
-    tree = drafter.propose(seen, 50)
-    rows, states = (t.cpu() for t in rows_and_states(model.cpu(), seen.tokens + tree.tokens, 4))
+    drafter = AdaptiveDraftModel(model.to("cuda"), rule, head=head)
+    tree = drafter.propose(started(drafter, prompt(1, 10)), 50)
+    rows, states = (t.cpu() for t in rows_and_states(model.cpu(), prompt(1, 10) + tree.tokens, 4))
     confidence = rows.double().softmax(-1).gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]
     expected = head.probability(states, confidence)[:3].tolist()
     assert rule.last.acceptance == pytest.approx(expected, rel=1e-2, abs=1e-3)
     assert head.out.weight.device.type == "cpu"
+
+
+def greedy(model, tokens: list[int], count: int) -> list[int]:
+    """Continuation without any cache."""
+    tokens = list(tokens)
+    for _ in range(count):
+        with torch.inference_mode():
+            tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[-count:]
+
+
+def test_drafts_are_greedy_continuations_through_acceptance_and_rejection(small):
+    drafter = DraftModel(small, 4)
+    seen = started(drafter, prompt(1, 10))
+    # Also where the limit shortens a draft, and after tokens that nobody asked it for.
+    for kept, limit, *then in ((4, 50, 9), (0, 50, 7), (2, 2, 5), (4, 50, 3), (1, 50, 5, 6, 7, 8, 9, 10), (0, 50, 2)):
+        tree = drafter.propose(seen, limit)
+        assert tree.tokens == greedy(small, seen.tokens, min(4, limit)) and tree.is_chain and tree.probabilities is None
+        seen.tokens += [*tree.tokens[:kept], *then]
+
+
+def test_sampled_drafts_carry_the_distribution_they_were_drawn_from(small):
+    sampling, drafter = Sampling(0.8, 0.9, 30, seed=4), DraftModel(small, 4)
+    seen = started(drafter, prompt(1, 10), sampling)
+    for _ in range(3):
+        tree = drafter.propose(seen, 50)
+        with torch.inference_mode():
+            rows = small(torch.tensor([seen.tokens + tree.tokens[:-1]]), use_cache=False).logits[0, -4:]
+        torch.testing.assert_close(tree.probabilities, distribution(rows, sampling), rtol=1e-3, atol=1e-5)
+        assert all(row[token] > 0 for row, token in zip(tree.probabilities, tree.tokens, strict=True))
+        seen.tokens += [*tree.tokens[:2], 3]
+
+
+def test_a_draft_that_is_the_target_is_accepted_whole(llama):
+    for sampling in (Sampling(), Sampling(0.9, seed=2)):
+        run = generate(llama, prompt(1, 10), DraftModel(llama, 4), sampling, 21)
+        assert [step.accepted for step in run.steps] == [4] * 4
+
+
+def test_the_draft_falls_silent_at_the_end_of_its_own_context(llama):
+    short = perturbed(llama)
+    short.config.max_position_embeddings = 40
+    expected = generate(llama, prompt(2, 30), max_new_tokens=30)
+    run = generate(llama, prompt(2, 30), DraftModel(short, 4), max_new_tokens=30)
+    assert run.tokens == expected.tokens
+    length = 31
+    for step in run.steps:
+        assert step.drafted <= max(0, 40 - length) and (step.drafted == 0) == (length >= 40 or length == 59)
+        length += len(step.tokens)
+
+
+def test_the_draft_falls_silent_past_the_length_it_is_served_to(library):
+    target = library["mistral"]
+    run = generate(target, prompt(2, 56), DraftModel(bounded(64), 4), max_new_tokens=20)
+    assert run.tokens == generate(target, prompt(2, 56), max_new_tokens=20).tokens
+    assert run.steps[0].drafted == 4 and run.steps[-1].drafted == 0
+
+
+def test_the_draft_goes_on_past_its_own_window(library):
+    target, windowed = library["mistral"], build("mistral-window")
+    run = generate(target, prompt(2, 20), DraftModel(windowed, 4), max_new_tokens=30)
+    assert run.tokens == generate(target, prompt(2, 20), max_new_tokens=30).tokens
+    text, length = prompt(2, 20) + run.tokens, 21
+    for step in run.steps[:-1]:
+        expected = windowed.generate(torch.tensor([text[:length]]), do_sample=False, max_new_tokens=4)
+        assert list(step.tree.tokens) == expected[0, length:].tolist()[: len(step.tree.tokens)]
+        length += len(step.tokens)
+
+
+GROWTH = """
+import resource, torch
+from specdec_lib import Sampling, generate
+from specdec_lib.drafters import DraftModel
+from tests.families import build
+
+torch.set_num_threads(1)
+sizes = {"vocab_size": 152_000, "max_position_embeddings": 8192, "hidden_size": 16, "num_hidden_layers": 1}
+target, drafter, peaks = build("llama", 0, **sizes), DraftModel(build("llama", 1, **sizes), 4), []
+for count in (32, 4096):
+    tokens = len(generate(target, [1, 2, 3], drafter, Sampling(1.0, seed=1), count).tokens)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(tokens, peaks[1] - peaks[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts memory in KiB, as Linux does")
+def test_a_long_sampled_run_with_a_large_vocabulary_needs_little_memory():
+    """In a process of its own, whose peak no other test has moved. Distributions of all steps would be gigabytes."""
+    shown = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True).stdout
+    tokens, growth = map(int, shown.split())
+    assert tokens == 4096
+    assert growth < 200 * 1024, f"the process grew by {growth / 1024:.0f} MB"

@@ -1,9 +1,5 @@
 """Stopping rules one by one, against their definitions and against transformers."""
 
-from __future__ import annotations
-
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,25 +23,13 @@ RULES = [
     (stopping.FixedLength(3), [Round(0, 0), Round(0, 2)], [Round(0, 3), Round(0, 4)]),
     (stopping.Confidence(0.4), [drafted(), drafted(0.1, 0.4)], [drafted(0.9, 0.39)]),
     (stopping.CumulativeConfidence(0.5), [drafted(), drafted(0.8, 0.7)], [drafted(0.8, 0.6)]),
-    (
-        stopping.Entropy(math.log(2)),
-        [Round(0), Round(0, 1, entropy=[math.log(2)])],
-        [Round(0, 2, entropy=[0.1, math.log(3)])],
-    ),
-    (
-        stopping.PredictedRejection(0.7),
-        [Round(0, 1), Round(0, 3, acceptance=[0.5, 0.61])],
-        [Round(0, 3, acceptance=[0.5, 0.59])],
-    ),
-    (
-        stopping.Oracle([True, True, False, True], 10),
-        [Round(10, 0), Round(10, 1), Round(13, 0)],
-        [Round(10, 2), Round(13, 1)],
-    ),
-]
+    (stopping.Entropy(0.7), [Round(0), Round(0, 1, entropy=[0.69])], [Round(0, 2, entropy=[0.1, 0.71])]),
+    (stopping.PredictedRejection(0.7), [Round(0, 1), Round(0, 3, acceptance=[0.5, 0.61])], [Round(0, 3, acceptance=[0.5, 0.59])]),
+    (stopping.Oracle([True, True, False, True], 10), [Round(10, 0), Round(10, 1), Round(13, 0)], [Round(10, 2), Round(13, 1)]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("rule, going_on, stopped", RULES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("rule, going_on, stopped", RULES)
 def test_a_rule_stops_where_its_definition_says(rule, going_on, stopped):
     assert not any(map(rule.stop, going_on)) and all(map(rule.stop, stopped))
 
@@ -58,9 +42,7 @@ def test_the_heuristic_grows_by_two_and_shrinks_by_one_to_no_less_than_one():
         lengths.append(rule.length)
     assert lengths == [4, 6, 5, 4, 3, 2, 1, 1, 3]
 
-
-def test_a_transient_heuristic_begins_anew_and_the_other_goes_on():
-    for transient, expected in ((True, 5), (False, 7)):
+    for transient, expected in ((True, 5), (False, 7)):  # what is transient begins anew
         rule = stopping.Heuristic(5, transient)
         rule.start()
         rule.verified(Round(0, 5), 5)
@@ -78,7 +60,7 @@ def brute_force(confidence: list[float], accepted: list[bool]) -> float:
     return min(costs, key=costs.get)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=30))
 def test_the_fitted_threshold_has_the_least_cost(pairs):
     confidence, accepted = [c / 8 for c, _ in pairs], [a for _, a in pairs]
@@ -96,9 +78,8 @@ def test_fitting_counts_accepted_tokens_and_the_first_refused_one():
     rule.verified(drafted(0.7, 0.2), 1)
     assert rule.threshold == 0.4, "five tokens are too few"
     rule.verified(drafted(0.6, 0.95), 2)
-    assert rule.threshold == brute_force(
-        [0.9, 0.8, 0.3, 0.7, 0.2, 0.6, 0.95], [True, True, False, True, False, True, True]
-    )
+    confidence, accepted = [0.9, 0.8, 0.3, 0.7, 0.2, 0.6, 0.95], [True, True, False, True, False, True, True]
+    assert rule.threshold == brute_force(confidence, accepted)
     rule.start()
     assert rule.threshold == 0.4
 

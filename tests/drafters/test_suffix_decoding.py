@@ -1,7 +1,5 @@
 """SuffixDecoding's draft against its equations, written out over all substrings."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 
@@ -10,13 +8,13 @@ import pytest
 from specdec_lib import Context, Sampling, generate
 from specdec_lib.drafters import SuffixDecoding
 from tests.datastores.stores import build as build_store
-from tests.datastores.stores import substrings
+from tests.datastores.stores import substrings, tree_paths
 from tests.families import VOCABULARY, build, prompt
 
 
 def tree_after(counts, pattern, budget, depth, least):
     """The ``budget`` likeliest nodes after a pattern: path and probability, in order, by trying all of them each time."""
-    chosen: list[tuple[tuple[int, ...], Fraction]] = []
+    chosen = []
     while len(chosen) < budget:
         places = {(): -1} | {path: place for place, (path, _) in enumerate(chosen)}
         options = []
@@ -69,8 +67,7 @@ def test_the_draft_is_the_tree_of_the_largest_score_over_texts_and_matches(seed)
             limit = rng.choice([1, 3, 20])
             tree = drafter.propose(context, limit)
             expected = direct([[context.tokens], earlier, documents], context.tokens, drafter, limit)
-            paths = [tuple(tree.tokens[n] for n in tree.path(node)) for node in range(len(tree))]
-            assert paths == [path for path, _ in expected]
+            assert tree_paths(tree.tokens, tree.parents) == [path for path, _ in expected]
             assert (tree.scores or []) == [float(share) for _, share in expected]
             drafted += len(tree)
             context.tokens += [rng.randrange(4) for _ in range(rng.randint(1, 3))]
@@ -87,10 +84,3 @@ def test_earlier_outputs_are_remembered_until_it_is_reset():
     drafter.reset()
     cold = generate(model, start, drafter, Sampling(), 24)
     assert [step.tree for step in cold.steps] == [step.tree for step in first.steps]
-
-
-def test_stores_of_other_tokenizers_are_refused():
-    with build_store([[1, 2, 3]], VOCABULARY + 1) as index:
-        drafter = SuffixDecoding(index)
-    with pytest.raises(ValueError, match=f"has {VOCABULARY + 1} token ids, the model {VOCABULARY}"):
-        generate(build("llama-gqa"), prompt(1, 5), drafter, max_new_tokens=4)

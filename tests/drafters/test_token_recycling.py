@@ -1,7 +1,5 @@
 """Token Recycling's table against a dict that follows the paper, and its tree against a search of all trees."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 
@@ -9,16 +7,15 @@ import numpy as np
 import pytest
 
 from specdec_lib import Sampling, generate
-from specdec_lib.drafters.token_recycling import LEVELS, TokenRecycling, template
+from specdec_lib.drafters import TokenRecycling
+from specdec_lib.drafters.token_recycling import LEVELS, template
+from tests.datastores.stores import tree_paths
 from tests.families import build, prompt
 
 
 def ranks_to_root(nodes):
     """For each node the ranks on its path, from the root down, from 1."""
-    paths = []
-    for parent, rank in nodes:
-        paths.append((*(paths[parent] if parent >= 0 else ()), rank + 1))
-    return paths
+    return tree_paths([rank + 1 for _, rank in nodes], [parent for parent, _ in nodes])
 
 
 def test_the_template_has_the_published_level_sizes_and_is_closed_under_better_ranks():
@@ -81,7 +78,6 @@ def test_the_table_is_what_a_dict_would_hold_after_every_pass_in_order(runs):
 def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
     _, drafter, _, _ = runs
     paths = {tuple(rank - 1 for rank in path) for path in ranks_to_root(template())}
-    widest = 0
     for before, root, tree in drafter.drafts:
         expected = set()
         for path in sorted(paths, key=len):
@@ -91,19 +87,17 @@ def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
                 tokens.append(token)
             if None not in tokens and len(tokens) <= 6:
                 expected.add(tuple(tokens))
-        drafted = {tuple(tree.tokens[n] for n in tree.path(node)) for node in range(len(tree))}
+        drafted = set(tree_paths(tree.tokens, tree.parents))
         assert drafted <= expected and (drafted == expected or tree.depth < 6)
-        widest = max(widest, len(tree))
-    assert widest == 80
+    assert max(len(tree) for *_, tree in drafter.drafts) == 80
 
 
 def test_nothing_is_known_of_a_token_never_read_and_reset_forgets(runs):
     model, _, starts, done = runs
-    drafter = TokenRecycling()
-    first = generate(model, starts[0], drafter, Sampling(), 12)
-    assert first.steps[0].drafted == 0 and first.steps[0].accepted == 0
-    assert drafter.table and first.tokens == done[0].tokens[:12]
-    drafter.reset()
-    assert drafter.table == {}
-    again = generate(model, starts[0], drafter, Sampling(), 12)
-    assert [step.tree.tokens for step in again.steps] == [step.tree.tokens for step in first.steps]
+    drafter, seen = TokenRecycling(), []
+    for _ in range(2):
+        seen.append(generate(model, starts[0], drafter, Sampling(), 12))
+        assert drafter.table and seen[-1].steps[0].drafted == 0 and seen[-1].tokens == done[0].tokens[:12]
+        drafter.reset()
+        assert drafter.table == {}
+    assert [step.tree for step in seen[0].steps] == [step.tree for step in seen[1].steps]

@@ -1,9 +1,7 @@
 """Heads that draft: what they learn, what their files give back, and the trees grown from their accuracies."""
 
-from __future__ import annotations
-
-from collections import Counter
-from itertools import combinations
+from functools import cache
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from specdec_lib.heads import draft_training
-from specdec_lib.heads.answers import Answer, record_answers
+from specdec_lib.heads.answers import record_answers
 from specdec_lib.heads.draft_training import Batch, HeadTraining, accuracies, head_loss, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, MedusaHeads
 from specdec_lib.heads.grown_tree import grown
 from specdec_lib.heads.layer import DecoderLayer
+from tests.datastores.stores import tree_paths
 from tests.families import build, prompt
 
 OPTIONS = {
@@ -35,31 +34,20 @@ def made(kind: str, model, seed: int = 0) -> DraftHead:
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     """``corpora(family)``: a tiny model, and its greedy answers to prompts that it mostly continues with few tokens."""
-    kept = {}
 
+    @cache
     def of(family):
-        if family not in kept:
-            model, folder = build(family), tmp_path_factory.mktemp("answers")
-            answers = record_answers(
-                model, [prompt(i, 8) for i in range(12)], folder, max_new_tokens=24, progress=False
-            )
-            kept[family] = model, read_by(model, answers, progress=False)
-        return kept[family]
+        model, prompts = build(family), [prompt(i, 8) for i in range(12)]
+        answers = record_answers(model, prompts, tmp_path_factory.mktemp("a"), max_new_tokens=24, progress=False)
+        return model, read_by(model, answers, progress=False)
 
     return of
 
 
-def unigram_floor(texts) -> float:
-    """Cross-entropy, in nats, of the best prediction that knows how often each token is in the answers and nothing else."""
-    counts = np.array(list(Counter(t for text in texts for t in text.tokens[text.start + 1 :].tolist()).values()))
-    shares = counts / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
-def most_frequent(texts) -> float:
-    """Share of the answers' most frequent token."""
-    counts = Counter(t for text in texts for t in text.tokens[text.start + 1 :].tolist())
-    return max(counts.values()) / counts.total()
+def token_shares(texts) -> np.ndarray:
+    """How often each token is in the answers."""
+    counts = np.unique(np.concatenate([text.tokens[text.start + 1 :] for text in texts]), return_counts=True)[1]
+    return counts / counts.sum()
 
 
 def cross_entropies(head: DraftHead, ends: Ends, texts) -> list[float]:
@@ -86,14 +74,15 @@ def test_heads_learn_more_than_how_often_each_token_is_written(corpora, family, 
     model, texts = corpora(family)
     before = [weights.clone() for weights in model.parameters()]
     head, ends = made(kind, model), Ends(model)
-    floor, untrained = unigram_floor(texts), cross_entropies(head, ends, texts)
+    shares, untrained = token_shares(texts), cross_entropies(head, ends, texts)
+    floor = -(shares * np.log(shares)).sum()  # in nats, of the best prediction that knows nothing but these shares
     train_heads(head, model, texts, texts, HeadTraining(epochs=25, batch=6, rate=1e-2), progress=False)
     assert max(cross_entropies(head, ends, texts)) < floor < max(untrained)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(weights.requires_grad for weights in model.parameters())
     assert head.story["curve"][-1]["loss"] < head.story["curve"][0]["loss"]
     first = [row[0] for row in head.accuracies]
-    assert len(first) == (head.depth or draft_training.DEPTHS) and first[0] > most_frequent(texts)
+    assert len(first) == (head.depth or draft_training.DEPTHS) and first[0] > shares.max()
 
 
 def test_medusa_s_published_loss_by_hand(corpora):
@@ -135,21 +124,14 @@ def test_accuracies_are_counted_along_the_answer(corpora):
     head, ends = made("hydra", model), Ends(model)
     for block in head.first:
         torch.nn.init.normal_(block.linear.weight, std=0.1)
-    counts, seen = np.zeros((3, 10)), np.zeros(3)
-    for text in texts:
-        for t in range(text.start - 1, len(text.tokens) - 2):
-            for k in range(1, 4):
-                if t + 1 + k < len(text.tokens):
-                    e = ends.embed(text.tokens[t + 1 : t + 1 + k])
-                    logits = head.logits(ends, k, head.feature(k, text.states[t].float(), e))
-                    rank = int((logits > logits[text.tokens[t + 1 + k]]).sum())
-                    seen[k - 1] += 1
-                    if rank < 10:
-                        counts[k - 1, rank] += 1
-    np.testing.assert_allclose(accuracies(head, ends, texts), counts / seen[:, None], atol=6e-5)
-
-
-# Files
+    for k, row in enumerate(accuracies(head, ends, texts), start=1):
+        ranks = []
+        for text in texts:
+            for t in range(text.start - 1, len(text.tokens) - 1 - k):
+                e = ends.embed(text.tokens[t + 1 : t + 1 + k])
+                logits = head.logits(ends, k, head.feature(k, text.states[t].float(), e))
+                ranks.append(int((logits > logits[text.tokens[t + 1 + k]]).sum()))
+        np.testing.assert_allclose(row, [ranks.count(rank) / len(ranks) for rank in range(10)], atol=6e-5)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -160,8 +142,8 @@ def test_a_file_gives_the_heads_back(tmp_path, kind):
     head.save(tmp_path / "h.safetensors")
     again = DraftHead.load(tmp_path / "h.safetensors", model)
     assert type(again) is type(head) and again.options == head.options and again.story == head.story
-    for name, weights in head.state_dict().items():
-        assert torch.equal(again.state_dict()[name], weights.to(torch.bfloat16).float())
+    expected = {name: weights.to(torch.bfloat16).float() for name, weights in head.state_dict().items()}
+    torch.testing.assert_close(dict(again.state_dict()), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +165,6 @@ def test_bad_settings_are_refused(make, says):
         make(build("llama-gqa"))
 
 
-# Recorded answers
-
-
 def test_rows_that_pad_an_output_layer_are_no_tokens(monkeypatch):
     model = build("llama-gqa")
     with torch.no_grad():
@@ -197,23 +176,14 @@ def test_rows_that_pad_an_output_layer_are_no_tokens(monkeypatch):
         assert logits.shape == (20, 92) and torch.equal(logits, model.lm_head(states)[:, :92])
 
 
-def test_an_answer_of_one_token_teaches_nothing(corpora):
-    model, _ = corpora("llama-gqa")
-    assert read_by(model, [Answer(np.array([1, 2], np.int32), np.array([3], np.int32))], progress=False) == []
-
-
-# The layer
-
-
 def test_the_layer_is_that_of_transformers():
     model = build("llama", rms_norm_eps=1e-6)
     theirs = model.model.layers[0]
     ours = DecoderLayer(32, 4, 48)
-    names = {"norm": theirs.input_layernorm, "second_norm": theirs.post_attention_layernorm}
-    names |= {"queries": theirs.self_attn.q_proj, "keys": theirs.self_attn.k_proj, "values": theirs.self_attn.v_proj}
-    names |= {"out": theirs.self_attn.o_proj, "gate": theirs.mlp.gate_proj, "up": theirs.mlp.up_proj}
-    names |= {"down": theirs.mlp.down_proj}
-    ours.load_state_dict({f"{name}.weight": module.weight for name, module in names.items()})
+    names = {"norm": "input_layernorm", "second_norm": "post_attention_layernorm", "out": "self_attn.o_proj"}
+    names |= {name: f"self_attn.{name[0]}_proj" for name in ("queries", "keys", "values")}
+    names |= {name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+    ours.load_state_dict({f"{name}.weight": theirs.get_submodule(part).weight for name, part in names.items()})
     x, places = torch.randn(2, 9, 32), torch.arange(9)
     with torch.no_grad():
         rotary = model.model.rotary_emb(x, places[None])
@@ -223,25 +193,10 @@ def test_the_layer_is_that_of_transformers():
         torch.testing.assert_close(ours(x, places)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_reading_in_parts_after_a_cut_is_reading_at_once():
-    torch.manual_seed(0)
-    layer, x = DecoderLayer(32, 4, 48, input_norm=False), torch.randn(1, 12, 32)
-    with torch.no_grad():
-        whole, _ = layer(x, torch.arange(12))
-        _, past = layer(torch.cat([x[:, :5], torch.randn(1, 3, 32)], 1), torch.arange(8))
-        rest, _ = layer(x[:, 5:], torch.arange(5, 12), tuple(part[:, :, :5] for part in past))
-    torch.testing.assert_close(rest, whole[:, 5:], rtol=1e-4, atol=1e-5)
-
-
-# Grown trees
-
-
 def all_trees(accuracies, nodes):
     """Every set of so many rank paths that holds the path above each of its members."""
-    paths = [()]
-    for row in accuracies:
-        paths += [(*path, rank) for path in paths if len(path) == len(paths[-1]) for rank in range(len(row))]
-    paths = sorted({p for p in paths if p})
+    depths = range(1, len(accuracies) + 1)
+    paths = sorted(path for depth in depths for path in product(*(range(len(row)) for row in accuracies[:depth])))
     for some in combinations(paths, nodes):
         chosen = {(), *some}
         if all(path[:-1] in chosen for path in some):
@@ -259,9 +214,7 @@ def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
     }
     shape = grown(table, nodes)
     assert len(shape) == nodes and len(worth) > (1 if nodes > 1 else 0)
-    paths = []
-    for parent, rank in shape:
-        paths.append((*(() if parent < 0 else paths[parent]), rank))
+    paths = tree_paths([rank for _, rank in shape], [parent for parent, _ in shape])
     assert worth[tuple(sorted(paths))] == pytest.approx(max(worth.values()), abs=1e-12)
 
 

@@ -1,7 +1,5 @@
 """Induction heads against a reading of section 4.2.1 on attention that transformers itself gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -15,20 +13,15 @@ from specdec_lib.models.fingerprint import fingerprint
 from tests import families
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.data())
 def test_origin_has_the_longest_common_suffix(text, data):
     length = data.draw(st.integers(1, len(text) - 1))
     position = data.draw(st.integers(length, len(text) - 1))
-    by_scan = {}
-    for place in range(length):
-        overlap = 0
-        while overlap <= place and text[place - overlap] == text[position - overlap]:
-            overlap += 1
-        if overlap:
-            by_scan[place] = overlap
-    expected = max(by_scan, key=lambda p: (by_scan[p], p)) if by_scan else None
-    assert origin(text, position, length) == expected
+    upto = text[: position + 1]
+    overlaps = [sum(text[: p + 1][-n:] == upto[-n:] for n in range(1, p + 2)) for p in range(length)]
+    best = max(range(length), key=lambda p: (overlaps[p], p))
+    assert origin(text, position, length) == (best if overlaps[best] else None)
 
 
 @pytest.mark.parametrize("family", ["llama-gqa", "gpt-neox"])
@@ -60,29 +53,15 @@ def test_scores_are_those_of_eager_attention(library, family):
         assert np.allclose(each.attention, weight / copied, atol=1e-4)
 
 
-LONG = [2 + i % 80 for i in range(families.CONTEXT)]
-
-
-@pytest.mark.parametrize(
-    "find, says",
-    [
-        (lambda model: identify(model, []), "no prompts"),
-        (
-            lambda model: identify(model, [LONG[:9], LONG], progress=False),
-            "prompt 1 has 128 tokens and the model's context",
-        ),
-        (
-            lambda model: credited(
-                model, [record(model, LONG[:70], max_new_tokens=4, capture=Capture(heads=((0, 1),)))]
-            ),
-            "rows of 1 heads, not all 8: use every_head",
-        ),
-    ],
-)
-def test_what_nothing_can_be_found_in_is_refused(library, monkeypatch, find, says):
+def test_what_nothing_can_be_found_in_is_refused(llama, monkeypatch):
     monkeypatch.setattr("specdec_lib.heads.induction.record", None)
-    with pytest.raises(ValueError, match=says):
-        find(library["llama-gqa"])
+    with pytest.raises(ValueError, match="no prompts"):
+        identify(llama, [])
+    with pytest.raises(ValueError, match="prompt 1 has 128 tokens and the model's context"):
+        identify(llama, [[5] * 9, [5] * families.CONTEXT], progress=False)
+    trace = record(llama, [5] * 70, max_new_tokens=4, capture=Capture(heads=((0, 1),)))
+    with pytest.raises(ValueError, match="rows of 1 heads, not all 8: use every_head"):
+        credited(llama, [trace])
 
 
 def test_ranking_is_by_peaks_then_attention():

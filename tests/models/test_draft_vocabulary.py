@@ -1,7 +1,5 @@
 """A draft that knows some of the target's tokens: the map, its file, what is drafted and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -53,7 +51,7 @@ def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
     assert greedy_agreement(draft, text[:5], text[5:]).tolist() == expected
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, 0.9, 30, seed=2)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, 0.9, 30, seed=2)])
 def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
     target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
     start = prompt(3, 20)
@@ -88,7 +86,6 @@ def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
         ({}, "expected a tensor 'ids'"),
         ({"ids": torch.tensor([1.0])}, "ids is torch.float32 .* expected int64"),
         ({"ids": torch.tensor([3, 2])}, "not ascending token ids"),
-        ({"ids": torch.tensor([-1, 2])}, "not ascending token ids"),
         ({"ids": torch.tensor([1, 10**5])}, "holds token id 100000, the tokenizer beside it has"),
         ({"ids": torch.arange(len(IDS) + 1)}, f"a draft vocabulary of {len(IDS) + 1} tokens"),
         ({"ids": torch.tensor([1, 2]), "unknown": torch.tensor(-1)}, "with row -1 for all others does not fit"),

@@ -1,15 +1,11 @@
 """Embedded states equal what transformers itself gives, whatever the batch."""
 
-from __future__ import annotations
-
-import random
-
 import numpy as np
 import pytest
 import torch
 
 from specdec_lib import datastores
-from specdec_lib.datastores import StoreError, TokenStore
+from specdec_lib.datastores import StoreError
 from specdec_lib.models.embedding import embed_store, last_states
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch
@@ -18,8 +14,7 @@ from tests.families import SERVED, VOCABULARY, build, prompt
 
 @pytest.fixture
 def store():
-    rng = random.Random(0)
-    documents = [[rng.randrange(92) for _ in range(rng.randrange(2, 90))] for _ in range(12)]
+    documents = [prompt(seed, 2 + 8 * seed) for seed in range(12)]
     with scratch() as folder:
         yield datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
 
@@ -60,19 +55,14 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
             close(states[mine][40:65], alone(model, tokens[25:65])[15 : len(tokens) - 26])
 
 
-def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
+def test_what_does_not_fit_or_is_broken_is_refused(llama, store, tmp_path):
+    path = store.path.with_name("states")
+    wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     broken = build("llama-gqa")
     with torch.no_grad():
         broken.get_input_embeddings().weight[int(store.document(3)[4])] = float("nan")
-    with pytest.raises(ValueError, match="states of positions .*nan in column 0"):
-        embed_store(broken, store, store.path.with_name("states"), window=40, progress=False)
-    assert not store.path.with_name("states").exists()
-
-
-def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
-    path = store.path.with_name("states")
-    wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     for model, tokens, options, error, says in (
+        (broken, store, {}, ValueError, "states of positions .*nan in column 0"),
         (llama, store, {"window": 1024}, ValueError, "window is 1024, the model's context 128"),
         (llama, store, {"window": np.int64(1024)}, ValueError, "window is 1024, the model's context 128"),
         (build("llama").train(), store, {}, ValueError, "in training mode"),
@@ -82,4 +72,3 @@ def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
         with pytest.raises(error, match=says):
             embed_store(model, tokens, path, **{"window": 40, "progress": False} | options)
     assert not path.exists()
-    assert isinstance(TokenStore.open(store.path), TokenStore)

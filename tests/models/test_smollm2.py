@@ -1,13 +1,10 @@
 """The real model: the same bytes everywhere, and outputs of speculation equal to plain decoding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from batched import decode_together
 
-from specdec_lib import generate, load_model
-from specdec_lib.decoding.sampling import Sampling
+from specdec_lib import Sampling, generate, load_model
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.recorded_runs import render

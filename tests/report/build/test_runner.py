@@ -19,8 +19,8 @@ import pytest
 from specdec_lib import files, paths
 from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, params, plan, runner
-from tests.ended import left_after
 from tests.report.notebook_factory import write_notebook
+from tests.test_processes import left_after
 
 
 @pytest.fixture
