@@ -27,10 +27,7 @@ def generation(*steps: Step) -> Generation:
 
 
 # The first proposal compiles something and takes 100 seconds; the median is not moved by it.
-RUNS = [
-    generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)),
-    generation(step(0, 1, 0.0), step(1, 1, 0.1)),
-]
+RUNS = [generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)), generation(step(0, 1, 0.0), step(1, 1, 0.1))]
 PASSES = {1: 1.0, 2: 1.5, 4: 2.0}
 
 

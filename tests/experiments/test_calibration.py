@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_lib.experiments.calibration import (
-    expected_calibration_error,
-    ranking_accuracy,
-    ranking_lead,
-    reliability,
-)
+from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy, ranking_lead, reliability
 
 
 def test_reliability_by_hand():

@@ -38,10 +38,7 @@ def test_methods_have_the_passes_of_replays_of_the_pocket_models_answers(tokeniz
     same = []
     for recording in recordings:
         texts = tuple(map(tokenizer.decode, (recording.trace.prompt, recording.trace.tokens)))
-        tokens = [
-            tokenizer(texts[0])["input_ids"],
-            tokenizer(texts[1], add_special_tokens=False)["input_ids"],
-        ]
+        tokens = [tokenizer(texts[0])["input_ids"], tokenizer(texts[1], add_special_tokens=False)["input_ids"]]
         if tokens == [recording.trace.prompt, recording.trace.tokens]:
             limits = replace(recording.trace.limits, max_new_tokens=len(recording.trace.tokens))
             same.append((replace(recording, trace=replace(recording.trace, limits=limits)), texts))

@@ -109,12 +109,7 @@ def test_a_number_between_two_neighbours_is_explained_only_within_the_rounding_e
     exact = p.log()
     rounded = (p + torch.tensor([error, -error, 0, 0, 0]).double()).log()
     boundary = 0.4 / scale
-    for shift, explained in (
-        (2 * error, True),
-        (-2 * error, True),
-        (100 * error, False),
-        (-100 * error, False),
-    ):
+    for shift, explained in ((2 * error, True), (-2 * error, True), (100 * error, False), (-100 * error, False)):
         sampling = fixed(boundary + shift, top_p)
         assert choose(exact, sampling, 0) == (1 if shift > 0 else 0)
         distance, rounding = explain(exact, rounded, sampling, 0, (0, 1))

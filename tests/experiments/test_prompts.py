@@ -13,14 +13,7 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.experiments import prompts
 
 #: Prompts of each file at least: what the book's data page promises.
-LEAST = {
-    "documents": 40,
-    "code_edits": 40,
-    "sentence_edits": 40,
-    "paragraph_edits": 40,
-    "conversation": 60,
-    "math": 40,
-}
+LEAST = {"documents": 40, "code_edits": 40, "sentence_edits": 40, "paragraph_edits": 40, "conversation": 60, "math": 40}
 WRITTEN = tuple(prompts.FILES)
 
 

@@ -131,10 +131,7 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("task", "place"),
-    [
-        ("humaneval", "human-eval/data/HumanEval.jsonl.gz"),
-        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl"),
-    ],
+    [("humaneval", "human-eval/data/HumanEval.jsonl.gz"), ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl")],
 )
 def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
     path = tmp_path / place

@@ -46,11 +46,7 @@ def test_what_is_saved_is_read_back(run):
 
 @pytest.mark.parametrize(
     "counted, timed, message",
-    [
-        ({"a b": 1}, {}, "'a b' is no key"),
-        ({"a": [1]}, {}, "'a' is a list"),
-        ({"a": 1}, {"a": 2}, "counted and timed"),
-    ],
+    [({"a b": 1}, {}, "'a b' is no key"), ({"a": [1]}, {}, "'a' is a list"), ({"a": 1}, {"a": 2}, "counted and timed")],
 )
 def test_what_cannot_be_saved_is_refused(run, counted, timed, message):
     with pytest.raises(NumberError, match=message):

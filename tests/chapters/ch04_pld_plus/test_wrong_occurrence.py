@@ -49,8 +49,7 @@ def test_a_wrong_occurrence_is_one_in_fact(text):
     for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
         assert whole[source : source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
         agreed = next(
-            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b),
-            min(len(draft), len(coming)),
+            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming))
         )
         assert accepted == agreed
     assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]

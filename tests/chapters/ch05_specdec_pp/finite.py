@@ -17,8 +17,7 @@ def limited(rounds: Rounds, after: Sequence[np.ndarray]) -> tuple[Rounds, Ending
     short = [after[max(left - 1 - k, 0)][:, None] for k in range(most)]
     long = [after[max(left - 2 - k, 0)][:, None] for k in range(most)]
     ending = Ending(
-        np.stack([pair.after(pair.residual, v) for v in short]),
-        np.stack([pair.after(pair.target, v) for v in long]),
+        np.stack([pair.after(pair.residual, v) for v in short]), np.stack([pair.after(pair.target, v) for v in long])
     )
     return Rounds(pair, rounds.contexts[:most], rounds.alive[:most], rounds.children[: most - 1]), ending
 

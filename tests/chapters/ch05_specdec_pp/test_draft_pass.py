@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate, record, replay
-from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
-    Judged,
-    draft_along,
-    drafted_given,
-    play,
-    rounds,
-)
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, drafted_given, play, rounds
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.sum_of_forwards import latency, oracle_calls

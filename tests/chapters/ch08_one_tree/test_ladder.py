@@ -29,10 +29,7 @@ def _texts(count: int = 6) -> list[Trace]:
     return traces
 
 
-SOURCES = {
-    "PLD": PromptLookup(3, 10, variant="transformers"),
-    "short": PromptLookup(1, 4),
-}
+SOURCES = {"PLD": PromptLookup(3, 10, variant="transformers"), "short": PromptLookup(1, 4)}
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -14,9 +14,7 @@ from sphinx.errors import SphinxError
 from sphinx.util.console import nocolor
 
 PICTURE = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>").decode()
-DRAWN = {
-    "mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}},
-}
+DRAWN = {"mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}}}
 
 
 def build(folder, opening):
