@@ -82,16 +82,10 @@ def numbers() -> dict[str, float]:
     return {key: float(row["value"]) for key, row in published("pld_plus").items() if row["value"] != "not available"}
 
 
-@pytest.mark.parametrize(
-    ("system", "names", "method"),
-    [
-        ("SpS", METHODS, "SpecDec"),
-        ("PLD+ (h)", METHODS, "PLD+ (h)"),
-        ("EAGLE", ["EAGLE-1", "EAGLE-2"], "EAGLE-1"),
-        ("PLD", ["PLD+ (a)"], None),
-        ("PLD+", ["PLD+ (a)"], "PLD+ (a)"),
-    ],
-)
+@pytest.mark.parametrize(("system", "names", "method"), [
+    ("SpS", METHODS, "SpecDec"), ("PLD+ (h)", METHODS, "PLD+ (h)"), ("EAGLE", ["EAGLE-1", "EAGLE-2"], "EAGLE-1"),
+    ("PLD", ["PLD+ (a)"], None), ("PLD+", ["PLD+ (a)"], "PLD+ (a)"),
+])  # fmt: skip
 def test_systems_of_the_paper_find_their_methods(system, names, method):
     assert systems.ours(system, names) == method
 

@@ -40,12 +40,9 @@ def letter(*paragraphs: str) -> bytes:
 
 
 HUMANEVAL = {
-    "task_id": "HumanEval/7",
-    "prompt": 'def f(x):\n    """Größe."""\n',
-    "entry_point": "f",
-    "canonical_solution": "    return x\n",
-    "test": "def check(f): pass",
-}
+    "task_id": "HumanEval/7", "prompt": 'def f(x):\n    """Größe."""\n', "entry_point": "f",
+    "canonical_solution": "    return x\n", "test": "def check(f): pass",
+}  # fmt: skip
 BUGGY = HUMANEVAL | {"declaration": "def f(x):\n", "buggy_solution": "    return y\n", "bug_type": "variable misuse"}
 TWO_TURNS = {"question_id": 81, "category": "math", "turns": ["What?", "And now?"], "reference": ["A", "B"]}
 ONE_TURN = {"question_id": 82, "category": "writing", "turns": ["Write."]}

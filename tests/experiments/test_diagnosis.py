@@ -77,17 +77,10 @@ def test_methods_that_need_more_than_tokens_are_left_out_with_what_they_need(poc
     assert set(built) | set(needs) == set(methods.METHODS)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "copied"),
-    [
-        ("abcdefgh", "abcd", 4),
-        ("abcdefgh", "abc", 0),
-        ("abcdefgh", "xabcdexefgh", 9),
-        ("abcdefgh", "abcdabcd", 8),
-        ("aaaaaa", "aaaaab", 5),
-        ("", "abcd", 0),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "answer", "copied"), [
+    ("abcdefgh", "abcd", 4), ("abcdefgh", "abc", 0), ("abcdefgh", "xabcdexefgh", 9), ("abcdefgh", "abcdabcd", 8),
+    ("aaaaaa", "aaaaab", 5), ("", "abcd", 0),
+])  # fmt: skip
 def test_copied_tokens_by_hand(prompt, answer, copied):
     assert copied_tokens(list(map(ord, prompt)), list(map(ord, answer))) == copied
 

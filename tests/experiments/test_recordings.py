@@ -69,16 +69,11 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_deco
         assert (len(decoded) > before) == (count == 30)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "reason", "count", "cut"),
-    [
-        ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")),
-        ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
-        ([1, 2, 0], "eos", 2, ([1, 2], "length")),
-        ([1, 2, 3], "length", 4, None),
-        ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "reason", "count", "cut"), [
+    ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")), ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
+    ([1, 2, 0], "eos", 2, ([1, 2], "length")), ([1, 2, 3], "length", 4, None),
+    ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
+])  # fmt: skip
 def test_what_tokens_tell_about_another_length(tokens, reason, count, cut):
     assert Answer(tokens, reason).cut(count) == cut
 

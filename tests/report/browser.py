@@ -18,13 +18,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync",
-)
+)  # fmt: skip
 
 # Everything a test wants to know of a page, in one evaluation. Text in code is the reader's business, not the
 # book's.

@@ -35,15 +35,10 @@ RUN = Generation(
 )
 
 
-@pytest.mark.parametrize(
-    "least, expected",
-    [
-        (1, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
-        (2, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
-        (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]),
-        (4, [-1] * 11),
-    ],
-)
+@pytest.mark.parametrize("least, expected", [
+    (1, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]), (2, [-1, 4, 5, 6, -1, -1, 11, 12, -1, 19, -1]),
+    (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]), (4, [-1] * 11),
+])  # fmt: skip
 def test_accepted_spans_long_enough_come_from_their_source_if_it_is_in_the_prompt(least, expected):
     assert attribution.attributed(RUN, least).tolist() == expected
 

@@ -110,15 +110,10 @@ class Given:
         return self.ratios[0]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "verdict"),
-    [
-        ([(1.2, 1.1, 1.3), (1.3, 1.05, 1.4)], "met"),
-        ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
-        ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"),
-        ([(1.2, math.nan, math.nan)], "not resolved"),
-    ],
-)
+@pytest.mark.parametrize(("ratios", "verdict"), [
+    ([(1.2, 1.1, 1.3), (1.3, 1.05, 1.4)], "met"), ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
+    ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"), ([(1.2, math.nan, math.nan)], "not resolved"),
+])  # fmt: skip
 def test_a_mark_is_judged_by_whole_intervals(ratios, verdict):
     intervals = [Interval(*ratio) for ratio in ratios]
     rows = study.marks({"greedy": Given(intervals)}, PRICES[:1], range(len(ratios)))

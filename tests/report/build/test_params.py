@@ -32,23 +32,11 @@ def test_declarations_give_name_type_default_and_comment(declared):
     assert declared["alpha"].help == "chance of acceptance"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_new_tokens", 1.5),
-        ("max_new_tokens", True),
-        ("max_new_tokens", "8"),
-        ("alpha", "abc"),
-        ("alpha", float("nan")),
-        ("alpha", False),
-        ("model", 3),
-        ("ks", [1, "2"]),
-        ("ks", 4),
-        ("limits", {"code": 0.5}),
-        ("limits", {1: 1}),
-        ("fast", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("max_new_tokens", 1.5), ("max_new_tokens", True), ("max_new_tokens", "8"), ("alpha", "abc"),
+    ("alpha", float("nan")), ("alpha", False), ("model", 3), ("ks", [1, "2"]), ("ks", 4), ("limits", {"code": 0.5}),
+    ("limits", {1: 1}), ("fast", 1),
+])  # fmt: skip
 def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, value):
     with pytest.raises(params.UsageError) as error:
         params.validate({name: value}, declared, "01_small")
@@ -99,17 +87,10 @@ def test_text_that_is_no_yaml_is_refused(declared):
         params.parse_value("[1, 2", declared["ks"])
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "alpha = 0.5",
-        "alpha: float",
-        "alpha: float = 1 / 2",
-        "alpha: float = 'x'",
-        "alpha: float | None = None",
-        "print(1)",
-    ],
-)
+@pytest.mark.parametrize("source", [
+    "alpha = 0.5", "alpha: float", "alpha: float = 1 / 2", "alpha: float = 'x'", "alpha: float | None = None",
+    "print(1)",
+])  # fmt: skip
 def test_a_badly_written_declaration_is_refused(source):
     with pytest.raises(params.UsageError):
         params.parse_declarations(source)

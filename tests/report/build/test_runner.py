@@ -233,20 +233,13 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(fold
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"overrides": ["01.alhpa=1"]}, "did you mean 'alpha'"),
-        ({"overrides": ["01.alpha=abc"]}, "float is expected"),
-        ({"overrides": ["01.alpha=1:30"]}, "is '1:30' .*float is expected"),
-        ({"overrides": ["01.alpha=1,2"]}, "float is expected"),
-        ({"overrides": ["alpha=1"]}, "01.name=value"),
-        ({"overrides": ["07.alpha=1"]}, "no notebook '07'"),
-        ({"only": ["07"]}, "no notebook '07'"),
-        ({"profile": "quick"}, "no profile 'quick'"),
-        ({"jobs": 0}, "jobs is 0; expected 1 notebook at once, or more"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "told"), [
+    ({"overrides": ["01.alhpa=1"]}, "did you mean 'alpha'"), ({"overrides": ["01.alpha=abc"]}, "float is expected"),
+    ({"overrides": ["01.alpha=1:30"]}, "is '1:30' .*float is expected"),
+    ({"overrides": ["01.alpha=1,2"]}, "float is expected"), ({"overrides": ["alpha=1"]}, "01.name=value"),
+    ({"overrides": ["07.alpha=1"]}, "no notebook '07'"), ({"only": ["07"]}, "no notebook '07'"),
+    ({"profile": "quick"}, "no profile 'quick'"), ({"jobs": 0}, "jobs is 0; expected 1 notebook at once, or more"),
+])  # fmt: skip
 def test_what_is_not_there_is_refused_before_anything_runs(folders, monkeypatch, arguments, told):
     write_notebook(folders["notebooks"])
     monkeypatch.setattr(runner, "_start", lambda *_: pytest.fail("it ran"))

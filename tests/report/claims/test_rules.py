@@ -16,13 +16,9 @@ from specdec_lib.report.claims.rules import Truth, load_claims
 from specdec_lib.report.numbers import Number
 
 ROW = {
-    "id": "a-claim",
-    "paper": "REST, Table 1",
-    "says": "It is faster.",
-    "holds": ["03/fast > 03/slow"],
-    "rule": "Holds if faster.",
-    "exact": "Counted.",
-}
+    "id": "a-claim", "paper": "REST, Table 1", "says": "It is faster.", "holds": ["03/fast > 03/slow"],
+    "rule": "Holds if faster.", "exact": "Counted.",
+}  # fmt: skip
 PARTS = {"rule": "Holds if faster; in part if on some."}
 
 
@@ -55,61 +51,30 @@ def test_what_is_not_wholly_true_is_in_part_only_where_the_row_says_so(tmp_path,
     assert verdict(claim, a=0.9, b=0.8, c=0.7, low=-0.1) == expected
 
 
-@pytest.mark.parametrize(
-    "text, truth",
-    [
-        ("03/x > 03/y", False),
-        ("03/x < 03/y", True),
-        ("03/x >= 2", True),
-        ("03/x <= 1.9", False),
-        ("03/x == 2", True),
-        ("2 * 03/x > 03/y", True),
-        ("03/y < 1.5 * 03/x", False),
-        ("0 > -1 * 03/x", True),
-    ],
-)
+@pytest.mark.parametrize("text, truth", [
+    ("03/x > 03/y", False), ("03/x < 03/y", True), ("03/x >= 2", True), ("03/x <= 1.9", False), ("03/x == 2", True),
+    ("2 * 03/x > 03/y", True), ("03/y < 1.5 * 03/x", False), ("0 > -1 * 03/x", True),
+])  # fmt: skip
 def test_conditions_are_the_comparisons_they_read_as(text, truth):
     condition = rules.parse_condition(text, "")
     found = condition.truth({"03": {"x": Number(2), "y": Number(3.5)}})
     assert found is (Truth.TRUE if truth else Truth.FALSE)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "03/x",
-        "03/x is 1",
-        "1 > 0",
-        "x > 1",
-        "03/x > 1 > 0",
-        "03/x>1",
-        "03/x > 1 * 2",
-        "__import__('os') > 1",
-        "03/x > 03/y * 2",
-        True,
-        None,
-        ["03/x", ">", 1],
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "03/x", "03/x is 1", "1 > 0", "x > 1", "03/x > 1 > 0", "03/x>1", "03/x > 1 * 2", "__import__('os') > 1",
+    "03/x > 03/y * 2", True, None, ["03/x", ">", 1],
+])  # fmt: skip
 def test_what_is_no_condition_is_refused(text):
     with pytest.raises(ClaimError, match="expected one such as"):
         rules.parse_condition(text, "claim 'a'")
 
 
-@pytest.mark.parametrize(
-    "low, word, high, truth",
-    [
-        (1.01, ">", 1.2, Truth.TRUE),
-        (0.8, ">", 0.99, Truth.FALSE),
-        (0.99, ">", 1.01, Truth.OPEN),
-        (1.0, ">", 1.2, Truth.OPEN),
-        (1.0, ">=", 1.2, Truth.TRUE),
-        (0.8, "<", 0.99, Truth.TRUE),
-        (0.8, "<", 1.0, Truth.OPEN),
-        (0.8, "<=", 1.0, Truth.TRUE),
-        (1.01, "<=", 1.02, Truth.FALSE),
-    ],
-)
+@pytest.mark.parametrize("low, word, high, truth", [
+    (1.01, ">", 1.2, Truth.TRUE), (0.8, ">", 0.99, Truth.FALSE), (0.99, ">", 1.01, Truth.OPEN),
+    (1.0, ">", 1.2, Truth.OPEN), (1.0, ">=", 1.2, Truth.TRUE), (0.8, "<", 0.99, Truth.TRUE),
+    (0.8, "<", 1.0, Truth.OPEN), (0.8, "<=", 1.0, Truth.TRUE), (1.01, "<=", 1.02, Truth.FALSE),
+])  # fmt: skip
 def test_an_interval_is_on_one_side_only_if_all_of_it_is(low, word, high, truth):
     """Oracle: the comparison at many points of the interval."""
     points = {rules._OPERATORS[word](low + (high - low) * k / 100, 1) for k in range(101)}
@@ -174,19 +139,11 @@ def test_two_intervals_are_not_compared_and_none_is_equal_to_a_number(tmp_path, 
         verdict(claim, fast=(1.1, 1.2), slow=(1.0, 1.05))
 
 
-@pytest.mark.parametrize(
-    "value, ends, off",
-    [
-        ((1.5, 1.7), (1.6, 1.6), 1),
-        ((1.5, 1.7), (1.7, 1.7), 1),
-        ((1.5, 1.7), (3.2, 3.2), 0.5),
-        ((1.5, 1.7), (0.8, 0.8), 2),
-        ((1.5, 1.7), (1.65, 2.0), 1),
-        ((1.5, 1.7), (1.0, 1.28), 1.25),
-        (2.0, (4.0, 4.0), 0.5),
-        ("not available", (1.0, 1.0), None),
-    ],
-)
+@pytest.mark.parametrize("value, ends, off", [
+    ((1.5, 1.7), (1.6, 1.6), 1), ((1.5, 1.7), (1.7, 1.7), 1), ((1.5, 1.7), (3.2, 3.2), 0.5),
+    ((1.5, 1.7), (0.8, 0.8), 2), ((1.5, 1.7), (1.65, 2.0), 1), ((1.5, 1.7), (1.0, 1.28), 1.25), (2.0, (4.0, 4.0), 0.5),
+    ("not available", (1.0, 1.0), None),
+])  # fmt: skip
 def test_a_size_is_met_by_the_interval_or_off_by_a_ratio(value, ends, off):
     assert rules.off(value_of(value), *ends) == (off if off is None else pytest.approx(off))
     assert rules.off(None, *ends) is None
@@ -195,38 +152,24 @@ def test_a_size_is_met_by_the_interval_or_off_by_a_ratio(value, ends, off):
 SIZE = "rest-t1-he-greedy-7b"
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"paper": "nature, Table 1"}, "paper is 'nature, Table 1'"),
-        ({"paper": "REST"}, "then a comma and the place"),
-        ({"says": ""}, "no 'says'"),
-        ({"id": "A claim"}, "small letters"),
-        ({"rules": "x"}, "unknown field 'rules'"),
-        ({"partly_how": "any"}, "unknown field 'partly_how'"),
-        ({"holds": []}, "either conditions"),
-        ({"untestable": "no"}, "either conditions"),
-        ({"rule": ""}, "no 'rule'"),
-        ({"holds": ["03/fast > 1.05"]}, "'threshold' does not say why 1.05 was chosen"),
-        ({"holds": ["03/fast > 1.05"], "threshold": "11.05 and 1.055."}, "does not say why 1.05"),
-        ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"),
-        ({"published": "rest-t1"}, "published is"),
-        ({"published": ["rest-t1"]}, "no published number 'rest-t1'"),
-        ({"published": {"03/fast": "rest-t1"}, "why": "x"}, "no published number 'rest-t1'"),
-        ({"published": {"03/fast": SIZE}}, "without 'why'"),
-        ({"headline": [{"03/fast": "here"}]}, "expected a label"),
-        ({"headline": [{"label": "x"}]}, "expected a label"),
-        ({"headline": [{"label": "x", "03/fast": "cheap"}]}, "priced by"),
-        ({"headline": [{"label": "x", "fast": "here"}]}, "priced by"),
-        ({"partly": "some"}, "in part"),
-        (PARTS, "in part"),
-        (PARTS | {"partly": "some"}, "'some' of 1 conditions"),
-        (PARTS | {"partly": "most"}, "partly is 'most'"),
-        (PARTS | {"partly": {"none": ["03/fast > 1"]}}, "partly is"),
-        (PARTS | {"partly": []}, "partly is"),
-        (PARTS | {"partly": ["03/fast"]}, "condition"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    ({"paper": "nature, Table 1"}, "paper is 'nature, Table 1'"), ({"paper": "REST"}, "then a comma and the place"),
+    ({"says": ""}, "no 'says'"), ({"id": "A claim"}, "small letters"), ({"rules": "x"}, "unknown field 'rules'"),
+    ({"partly_how": "any"}, "unknown field 'partly_how'"), ({"holds": []}, "either conditions"),
+    ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
+    ({"holds": ["03/fast > 1.05"]}, "'threshold' does not say why 1.05 was chosen"),
+    ({"holds": ["03/fast > 1.05"], "threshold": "11.05 and 1.055."}, "does not say why 1.05"),
+    ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"), ({"published": "rest-t1"}, "published is"),
+    ({"published": ["rest-t1"]}, "no published number 'rest-t1'"),
+    ({"published": {"03/fast": "rest-t1"}, "why": "x"}, "no published number 'rest-t1'"),
+    ({"published": {"03/fast": SIZE}}, "without 'why'"), ({"headline": [{"03/fast": "here"}]}, "expected a label"),
+    ({"headline": [{"label": "x"}]}, "expected a label"),
+    ({"headline": [{"label": "x", "03/fast": "cheap"}]}, "priced by"),
+    ({"headline": [{"label": "x", "fast": "here"}]}, "priced by"), ({"partly": "some"}, "in part"), (PARTS, "in part"),
+    (PARTS | {"partly": "some"}, "'some' of 1 conditions"), (PARTS | {"partly": "most"}, "partly is 'most'"),
+    (PARTS | {"partly": {"none": ["03/fast > 1"]}}, "partly is"), (PARTS | {"partly": []}, "partly is"),
+    (PARTS | {"partly": ["03/fast"]}, "condition"),
+])  # fmt: skip
 def test_a_malformed_row_is_refused_by_name(tmp_path, change, message):
     with pytest.raises(ClaimError, match=message):
         load(tmp_path, ROW | change)

@@ -39,22 +39,12 @@ class Text(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize(
-    ("value", "spec", "text"),
-    [
-        (0.123456, None, "0.123"),
-        (12345, None, "12,345"),
-        (0.5, ".1%", "50.0%"),
-        (3.0, ",d", "3"),
-        (np.nan, ".2f", MISSING),
-        (None, None, MISSING),
-        (True, None, "True"),
-        ("x", ".2f", "x"),
-        (2, lambda value: f"{value}×", "2×"),
-        (Interval(1.25, 1.125, 1.5), ".2f", "1.25 (1.12\u2060–\u20601.50)"),
-        (Interval(1.5, np.nan, np.nan), ".2f", "1.50 (–)"),
-    ],
-)
+@pytest.mark.parametrize(("value", "spec", "text"), [
+    (0.123456, None, "0.123"), (12345, None, "12,345"), (0.5, ".1%", "50.0%"), (3.0, ",d", "3"),
+    (np.nan, ".2f", MISSING), (None, None, MISSING), (True, None, "True"), ("x", ".2f", "x"),
+    (2, lambda value: f"{value}×", "2×"), (Interval(1.25, 1.125, 1.5), ".2f", "1.25 (1.12\u2060–\u20601.50)"),
+    (Interval(1.5, np.nan, np.nan), ".2f", "1.50 (–)"),
+])  # fmt: skip
 def test_a_cell_is_formatted_as_asked(value, spec, text):
     assert format_cell(value, spec) == text
 
@@ -108,16 +98,10 @@ def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_c
     assert r"| rule | a\_b |" in Table(frame, "tab-x", "c").to_myst()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"columns": {"nope": "x"}}, "'nope'"),
-        ({"formats": {"nope": "d"}}, "'nope'"),
-        ({"name": "speed"}, "table name"),
-        ({"name": "tab-Speed"}, "table name"),
-        ({"name": "tab-"}, "table name"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"columns": {"nope": "x"}}, "'nope'"), ({"formats": {"nope": "d"}}, "'nope'"), ({"name": "speed"}, "table name"),
+    ({"name": "tab-Speed"}, "table name"), ({"name": "tab-"}, "table name"),
+])  # fmt: skip
 def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         Table(FRAME, **{"name": "tab-x", "caption": "c"} | arguments)
