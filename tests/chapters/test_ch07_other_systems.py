@@ -11,6 +11,7 @@ from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import prompts, recorded_runs, results
+from specdec_lib.experiments.pass_widths import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
@@ -111,3 +112,11 @@ def test_systems_stand_in_the_order_of_their_published_means():
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")
     tied = pd.DataFrame({"table": 1, "task": "t", "system": ["b", "a"], "low": 1.0, "high": 2.0})
     assert list(systems.in_order(tied, 1, ["t"]).index) == ["b", "a"]
+
+
+FORK = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)
+
+
+@pytest.mark.parametrize(("method", "count"), [("PLD", 1), ("SpecDec", 3), ("EAGLE", 2)])
+def test_drafting_is_counted_by_steps_tokens_or_levels(method, count):
+    assert units(METHODS[method], FORK) == count

@@ -1,4 +1,4 @@
-"""The page on adding a method: its blocks of Python run in order, and what it promises of a row is so."""
+"""The pages on adding a method and a claim: their blocks of Python run in order, and what they promise of a row is so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from specdec_lib import generate, methods, paths
 from specdec_lib.report import plots
+from specdec_lib.report.claims import rules
 from specdec_lib.report.display import method_examples
 from tests.families import build, prompt
 
@@ -60,3 +61,18 @@ def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
 def test_every_field_of_a_row_that_the_page_names_is_one(page):
     named = set(re.findall(r"`(\w+)=", PAGE.read_text(encoding="utf-8")))
     assert named - {"capture"} <= set(methods.Method.__dataclass_fields__) and "state" in named
+
+
+def test_the_blocks_of_the_page_on_claims_judge_its_claim(tmp_path, monkeypatch, capsys):
+    text = (paths.root() / "book" / "add-a-claim.md").read_text(encoding="utf-8")
+    (claim,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "my_claim.yml").write_text(claim, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "add-a-claim.md", "exec"), scope)
+    assert list(scope["judged"].verdict) == [rules.HOLDS] and "my-claim   holds" in capsys.readouterr().out
+    assert scope["number"].low <= scope["number"].value <= scope["number"].high
+    # Every field that claims have is explained, and every one that is explained exists.
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) | set(re.findall(r"`(\w+)` \(", text))
+    assert named | {"note", "headline"} == set(rules.Claim.__dataclass_fields__) - {"partly_how"}

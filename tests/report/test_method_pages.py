@@ -15,6 +15,7 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.methods import METHODS
 from specdec_lib.report.build import book
+from specdec_lib.report.build.directives import method_lines
 from specdec_lib.report.display import method_pictures
 from tests.datastores.stores import build, tree_paths
 
@@ -129,3 +130,12 @@ def test_the_plain_listing_of_rest_drafts_what_the_library_drafts():
         assert plain == tree_paths(tree.tokens, tree.parents), (store, tokens, sizes)
         drafted += bool(plain)
     assert 50 < drafted < 195
+
+
+def test_the_table_of_all_methods_says_what_each_drafts_and_keeps():
+    lines = method_lines()
+    assert len(lines) == 4 * (1 + len(METHODS))
+    for place, (name, row) in enumerate(METHODS.items(), start=1):
+        shown = lines[4 * place : 4 * place + 4]
+        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {row.about}"
+        assert shown[3] == f"  - {{cite:t}}`{row.paper}`"

@@ -11,13 +11,12 @@ import typer
 
 import specdec_lib
 from specdec_lib import cli, paths
+from specdec_lib.decoding.results import Generation, Step, metrics
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.report.build import book
 
 ROOT = paths.ROOT or Path()
 PAGES = sorted((ROOT / "book").glob("**/*.md"))
-pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
-
-
 CORE = ("decoding", "drafters", "datastores", "heads", "models")
 
 
@@ -90,6 +89,23 @@ def test_the_page_on_companions_reads_their_stories():
         exec(compile(cell, "companions.md", "exec"), scope)
         assert scope["rows"]
     by_name = {row[0]: row for row in scope["rows"]}
-    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name) and 0 < by_name["eagle"][4] < by_name["eagle"][
-        3
-    ] < 1
+    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
+    assert 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
+
+
+def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it():
+    page = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    steps = [
+        Step(DraftTree.chain(range(drafted)), tuple(range(accepted)), (0,) * emitted, 0, 0, 0)
+        for drafted, accepted, emitted in (
+            map(int, row) for row in re.findall(r"^\| [123] \| (\d) \| (\d) \| (\d) \|", page, re.MULTILINE)
+        )
+    ]
+    first = 1
+    found = metrics([Generation([0] * (first + sum(len(step.tokens) for step in steps)), steps, "length", 1, 0)])
+    said = re.findall(r"\{term\}`(\w+)` is \$[^$]*?(\d+) / (\d+)\$", page)
+    assert {name for name, *_ in said} == {
+        "tokens_per_forward", "mean_accepted_drafts", "acceptance_rate", "discard_rate", "verification_rate"
+    }  # fmt: skip
+    for name, above, below in said:
+        assert found[name] == pytest.approx(int(above) / int(below)), name

@@ -16,9 +16,9 @@ import pytest
 
 from specdec_lib import paths
 from specdec_lib.report.build import book
+from specdec_lib.report.claims import rules, table
 from tests.report.browser import lacking, open_browser, served, visit
 
-pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
 HTML = ROOT / "_build" / "html"
 PHONE = 500
@@ -82,3 +82,23 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
     facts = visit(page, (HTML / "intro.html").as_uri())
     assert facts["errors"] == [] and facts["title"]
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
+
+
+SEEN = "[...document.querySelectorAll('table.claims tbody tr')].filter(row => row.checkVisibility()).map(row => row.id)"
+
+
+def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
+    claims = rules.load_claims()
+    html = table.to_html(rules.judge(claims, {}), {})
+    script = (paths.root() / "book" / "assets" / "claims.js").as_uri()
+    address = tmp_path / "claims.html"
+    address.write_text(f"<!doctype html><meta charset=utf-8><title>t</title>{html}<script src={script}></script>")
+    everything = [f"claim-{claim.id}" for claim in claims]
+    assert visit(page, address.as_uri())["errors"] == [] and page.evaluate(SEEN) == everything
+    page.locator(".claims-filter input").fill("DReSD normalisation")
+    few = page.evaluate(SEEN)
+    assert "claim-dresd-normalisation" in few and 0 < len(few) < 10
+    assert page.locator(".claims-filter output").inner_text() == f"{len(few)} of {len(claims)}"
+    page.evaluate("location.hash = 'claim-rest-table-2'")
+    page.wait_for_function("document.querySelector('.claims-filter input').value === ''")
+    assert page.evaluate(SEEN) == everything

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from specdec_lib import DraftTree, replay
-from specdec_lib.chapters.ch04_pld_plus import attribution
+from specdec_lib.chapters.ch04_pld_plus import alignment, attribution
 from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import results
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.tasks import load_task
 from tests import families
 
 
@@ -83,3 +85,49 @@ def test_what_cannot_be_attributed_is_refused():
         attribution.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
     with pytest.raises(ValueError, match="1 positions for an answer of 2 tokens"):
         attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
+
+
+def quoting() -> Prompt:
+    sources = ((1, "Fish", "Cod live in cold water."), (2, "Birds", "Terns fly far. Cod live."))
+    text = "Quote.\n\n[1] Fish\nCod live in cold water.\n\n[2] Birds\nTerns fly far. Cod live.\n\nQuestion: where?"
+    return Prompt(
+        "q",
+        "quotesum",
+        (text,),
+        chat=True,
+        reference="Cod live in cold water and terns, Cod live",
+        meta={"sources": sources, "quotes": ((1, "Cod live in cold water"), (2, "Cod live"), (2, "gone"))},
+    )
+
+
+def test_quotations_lie_in_the_source_they_name():
+    prompt = quoting()
+    assert alignment.quoted(prompt) == [
+        alignment.Copied(0, prompt.text.index("Cod live in"), 22),
+        alignment.Copied(34, prompt.text.rindex("Cod live"), 8),
+    ]
+
+
+def test_tokens_are_copied_where_all_their_characters_are_and_come_from_equal_tokens(tokenizer):
+    prompt = quoting()
+    found = alignment.align(prompt, tokenizer, alignment.quoted(prompt))
+    assert tokenizer.decode(found.answer) == prompt.reference
+    done, seen = 0, []
+    for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
+        end = done + len(tokenizer.decode([token]))
+        assert copied == (end <= 22 or done >= 34)
+        if origin >= 0:
+            assert copied and found.prompt[origin] == token
+            seen.append(origin)
+        done = end
+    assert len(seen) > 5 and len(set(seen)) == len(seen)
+
+
+@pytest.mark.realdata
+def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
+    prompts = load_task("quotesum", limit=100)
+    marked = sum(len(prompt.meta["quotes"]) for prompt in prompts)
+    spans = [(prompt, span) for prompt in prompts for span in alignment.quoted(prompt)]
+    assert len(spans) > 0.9 * marked
+    for prompt, span in spans:
+        assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]

@@ -9,6 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib.chapters.ch04_pld_plus.hindsight import BestOccurrence, replay_hindsight
+from specdec_lib.chapters.ch04_pld_plus.occurrences import won_and_lost, wrong_occurrence
+from specdec_lib.decoding.contract import Context, Drafter
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.recorded_runs import replay_all
 from tests.experiments.made import made_up
@@ -59,3 +63,63 @@ def test_the_continuation_ends_with_the_tokens_there_are():
 def test_a_draft_length_below_one_is_refused():
     with pytest.raises(ValueError, match="num_tokens is 0"):
         BestOccurrence([1, 2], 0)
+
+
+class Fixed(Drafter):
+    """Copies from places named by position."""
+
+    def __init__(self, places, length):
+        self.places, self.length = places, length
+
+    def propose(self, context, limit):
+        place = self.places.get(len(context.tokens) - 1)
+        if place is None:
+            return EMPTY
+        return DraftTree.chain(context.tokens[place : place + min(limit, self.length)], copied_from=place)
+
+
+def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
+    prompt = [1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 20, 21]
+    known = made_up(prompt, [1, 6, 7, 8, 30, 31, 1, 2, 40, 41])
+    first, second = Fixed({12: 1, 18: 1}, 3), Fixed({12: 6, 18: 6}, 3)
+    choice = wrong_occurrence([known], first, second)
+    assert (choice.position, choice.sources, choice.accepted) == (12, (1, 6), (0, 3))
+    assert choice.drafts == ([2, 3, 4], [6, 7, 8])
+    assert wrong_occurrence([known], second, second) is None
+    assert wrong_occurrence([known], first, second, longest=5) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
+def test_a_wrong_occurrence_is_one_in_fact(text):
+    known = made_up(text[:8], text[8:])
+    choice = wrong_occurrence([known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers"))
+    if choice is None:
+        return
+    whole = [*known.trace.prompt, *known.trace.tokens]
+    coming = whole[choice.position + 1 :]
+    for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
+        assert whole[source : source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
+        agreed = next(
+            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming))
+        )
+        assert accepted == agreed
+    assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
+def test_every_token_at_which_one_has_more_accepted_is_counted(text):
+    known, whole = made_up(text[:8], text[8:]), text
+    first, second = PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
+    won = lost = 0
+    for end in range(9, len(whole) - 1):  # with room for a draft and the target's own token
+
+        def accepted(drafter, end=end):
+            context = Context(whole[:end], 8, 50, Sampling())
+            drafter.start(context)
+            draft = drafter.propose(context, len(whole) - end).tokens
+            return next((i for i, (a, b) in enumerate(zip(draft, whole[end:], strict=False)) if a != b), len(draft))
+
+        won, lost = won + (accepted(second) > accepted(first)), lost + (accepted(second) < accepted(first))
+    assert won_and_lost([known], first, second) == ((won,), (lost,))

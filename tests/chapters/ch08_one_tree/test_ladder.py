@@ -5,16 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
+from specdec_lib.chapters.ch08_one_tree import large_models, study
 from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
 from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
 from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
+from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.pass_widths import counted, price_of
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.recorded_runs import load_pair
 from tests.experiments.made import made_up
 
 
@@ -121,3 +127,47 @@ def test_fitted_probabilities_predict_better_than_the_rough_ones():
 
     assert surprise(fitted) < surprise(OneTree(SOURCES, CURVES["gpu"]).probabilities)
     assert fitted.fitted_on == "copies"
+
+
+TEXTS = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(6)]
+PRICES = [CURVES["cpu"]]
+
+
+def _replies(count: int = 6) -> list[Reply]:
+    return [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(count)]
+
+
+@pytest.fixture
+def store(tmp_path) -> SuffixIndex:
+    build_from_texts(tmp_path / "store", TEXTS, load_pair("pocket", "pocket")[2], progress=False)
+    return SuffixIndex.open(tmp_path / "store")
+
+
+def test_answers_are_spread_over_a_set_and_empty_ones_left_out():
+    replies = [*_replies(10), Reply("x", "made", "asked", "")]
+    assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(large_models.spread(replies, 99)) == 10
+
+
+def test_rows_are_those_of_replays_and_absent_sets_are_named(store, monkeypatch):
+    def missing() -> list[Reply]:
+        raise MissingData("not here")
+
+    monkeypatch.setattr(large_models, "SETS", {"here": _replies, "elsewhere": missing})
+    tokenizer = load_pair("pocket", "pocket")[2]
+    weights = TreeProbabilities.unfitted(list(large_models.sources(store)))
+    drafters = large_models.rungs(store, PRICES, (2, 8), weights)
+    found = large_models.replayed(tokenizer, store, drafters, 4)
+    assert found.absent == ("elsewhere",) and list(found.ladders) == ["here"]
+    ladder = found.ladders["here"]
+    traces = [recording.trace for recording in ladder.recordings]
+    for name in large_models.RUNGS:
+        runs, size = [], ladder.best_size(name, PRICES[0])
+        assert size in ((2, 8) if name != study.TREE else ("cpu",))
+        for trace in traces:
+            drafters[name, size].reset()
+            runs.append(replay(trace, drafters[name, size]))
+        spent = sum(price_of(run, PRICES[0]) for run in runs)
+        speedup = sum(len(run.tokens) - 1 for run in runs) / spent
+        assert ladder.rate(name, PRICES[0]).value == pytest.approx(speedup)
+        assert 0 < ladder.share(name, PRICES[0]).value <= 1 + 1e-9

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib import methods
+from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
+from specdec_lib.report.display import choices, occurrences, session, speedup_charts
 from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
+from tests.experiments.made import made_up
 
 UNKNOWN = Interval(1.5, math.nan, math.nan)
 GAINS = [Interval(1.25, 1.125, 1.5), UNKNOWN, Interval(0.75, 0.5, 0.875)]
@@ -104,3 +114,96 @@ def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
         assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
     (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
     assert [text.get_text() for text in ax.texts] == ["no data"]
+
+
+def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_it_needs():
+    text = choices.figure()
+    rows = dict(re.findall(r'<details class="(\w+)"><summary><b>(.*?)</b>', text))
+    assert set(rows) == set(choices.HAVE) == {method.needs for method in METHODS.values()}
+    folded = re.findall(r"<summary><b>(.*?)</b>.*?<dl>(.*?)</dl>", text)
+    assert [name for name, _ in folded] == list(METHODS)
+    for name, places in folded:
+        told = [html.unescape(line) for line in re.findall(r"<dd>(?:<code>)?(.*?)(?:</code>)?</dd>", places)]
+        assert told[:-1] == [SWITCHED_ON.get(name, {}).get(program, "not available") for program in PROGRAMS]
+        assert f'href="methods/{METHODS[name].page}.html"' in told[-1]
+    # Whoever has nothing but the model is shown no other method; whoever has several things, all.
+    assert "value=nothing]:checked) details:not(.nothing):not(.nothing){display:none}" in text
+    assert "value=several]:checked)" not in text
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    """What is shown, as the outputs of a cell."""
+    shown = []
+
+    def display(data, **options):
+        kept = isinstance(data, dict)
+        shown.append(new_output("display_data", data=data, metadata=options["metadata"]) if kept else data)
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return shown
+
+
+def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(outputs, monkeypatch):
+    figure, _ = plots.new()
+    session.record_figure("answer", figure)
+    kept, shown = outputs
+    assert shown is figure, "outside of a run the figure is shown as well"
+    glue = pytest.importorskip("myst_nb.ext.glue")
+    ((name, output),) = glue.extract_glue_data_cell(new_code_cell("", outputs=[kept]))
+    assert name == "answer" and "<svg" in output["data"]["image/svg+xml"]
+
+
+def test_a_name_that_glue_cannot_address_is_refused():
+    with pytest.raises(ValueError, match="tokens per forward"):
+        session.record_figure("tokens per forward", None)
+
+
+def test_the_map_of_methods_stars_only_what_is_above_one_as_a_whole():
+    rows = [
+        {"task": task, "method": "PLD", "speedup": interval}
+        for task, interval in zip("ab", (Interval(1.25, 1.125, 1.5), Interval(1.25, 0.875, 1.5)), strict=True)
+    ]
+    figure = speedup_charts.which_method(rows, ["PLD"], ["a", "b"])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
+
+
+def test_an_upright_map_has_methods_as_rows_and_stars_the_best_of_each_task():
+    wins = {("edit", "PLD"): 3.0, ("edit", "REST"): 2.0, ("code", "PLD"): 1.2, ("code", "REST"): 1.5}
+    rows = [
+        {"task": task, "method": method, "speedup": Interval(value, value - 0.1, value + 0.1)}
+        for (task, method), value in wins.items()
+    ]
+    (ax,) = speedup_charts.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD", "REST"]
+    assert [text.get_position() for text in ax.texts if "★" in text.get_text()] == [(0, 0), (1, 1)]
+
+
+@given(st.lists(st.text("ab \n", max_size=12), max_size=8), st.integers(1, 10))
+def test_the_cells_hold_the_characters_of_their_piece(pieces, width):
+    lines, cells = occurrences.layout(pieces, width)
+    assert all(len(line) <= width for line in lines)
+    for piece, own in zip(pieces, cells, strict=True):
+        assert "".join(lines[row][column] for row, column in own) == piece.replace("\n", "")
+    assert sum(map(len, lines)) == sum(map(len, cells))
+
+
+class Letters:
+    @staticmethod
+    def decode(tokens):
+        return "".join("\n" if t == 0 else chr(96 + t) for t in tokens)
+
+
+def test_the_legend_says_what_was_accepted_and_the_text_is_drawn():
+    recording = made_up([1, 2, 3, 0, 1, 4, 5, 0], [1, 4, 5, 6])
+    choice = Choice(recording, 8, (1, 5), ([2, 3], [4, 5]), (0, 2))
+    figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"), coming=3)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [
+        "PLD: 0 of 2 drafted tokens accepted",
+        "PLD+ (h): 2 of 2 drafted tokens accepted",
+        "last token written",
+    ]
+    drawn = [text.get_text() for text in figure.axes[0].texts]
+    assert "".join(t for t in drawn if len(t) == 1) == "abcadeadef"
+    assert len(figure.axes[0].patches) == 2 + 1 + 1 + 1 + 0
