@@ -26,32 +26,32 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_pa
     tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")[2]
     prompts = [render(p, tokenizer) for p in load_task("short text editing", limit=6)]
     monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
-    words = ["train-acceptance-head", "--out", str(tmp_path / "heads" / "head.safetensors"), "--device", "cpu"]
-    words += [
-        "--data",
-        str(tmp_path / "data"),
-        "--task",
-        "mathematics",
-        "--task",
-        "short text editing",
-        "--prompts",
-        "3",
-    ]
-    words += "--max-new-tokens 12 --epochs 2 --target pocket --draft pocket-draft".split()
+    out, data = tmp_path / "heads" / "head.safetensors", tmp_path / "data"
+    words = ["train-acceptance-head", "--out", str(out), "--data", str(data), "--task", "short text editing"]
+    words += "--task mathematics --prompts 3 --max-new-tokens 12 --epochs 2 --device cpu".split()
+    words += "--target pocket --draft pocket-draft".split()
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
-    head = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    head = AcceptanceHead.load(out, draft)
     assert (head.depth, head.tied, head.sees_confidence) == (3, True, False)
     assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
     second = AcceptanceHead.load(tmp_path / "heads" / "head-1.safetensors", draft)
     assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)
     assert not torch.equal(head.out.weight, second.out.weight)
-    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
+    before = (data / "shard-00000.safetensors").stat().st_mtime_ns
     assert main([*words, "--mixing", "none", "--sees-confidence"]) == 0
-    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
-    again = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
+    again = AcceptanceHead.load(out, draft)
     assert again.sees_confidence and again.story["mixing"] is None
     assert "written to" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("count", [2, 7, 20, 360])
+def test_each_response_is_in_one_part_and_both_keep_the_order(count):
+    fit, held_out = acceptance_training.parted(range(count))
+    assert sorted(fit + held_out) == list(range(count))
+    assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
+    assert (fit, held_out) == acceptance_training.parted(range(count)), "the same parts each time"
 
 
 @pytest.fixture
@@ -62,27 +62,25 @@ def few(monkeypatch):
 
 @pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gemma3"])
 def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, capsys, few, family):
-    folder = save(build(family), tmp_path / "model")
-    words = ["train-heads", "--target", str(folder), "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
-    words += ["--device", "cpu", "--epochs", "2", "--max-new-tokens", "8", "--batch", "2"]
+    folder, out, data = save(build(family), tmp_path / "model"), tmp_path / "out", tmp_path / "data"
+    words = ["train-heads", "--target", str(folder), "--out", str(out), "--data", str(data)]
+    words += "--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()
     assert main(words) == 0
     model, _ = load_model(folder, "cpu")
-    told = json.loads((tmp_path / "out" / "accuracies.json").read_text())
+    told = json.loads((out / "accuracies.json").read_text())
     assert told["target"] == fingerprint(model) and set(told["kinds"]) == set(KINDS)
+    plain = generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
     for kind in KINDS:
-        heads = DraftHead.load(tmp_path / "out" / f"{kind}.safetensors", model)
+        heads = DraftHead.load(out / f"{kind}.safetensors", model)
         assert told["kinds"][kind]["top1"] == [row[0] for row in heads.accuracies]
         drafter = METHODS[ROWS[kind]].drafter(model, heads)
-        assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == (
-            generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
-        )
-    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
-    more = ["--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary"]
-    assert main([*words, *more]) == 0
-    again = DraftHead.load(tmp_path / "out" / "hydra.safetensors", model)
+        assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == plain
+    before = (data / "shard-00000.safetensors").stat().st_mtime_ns
+    assert main([*words, "--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary"]) == 0
+    again = DraftHead.load(out / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
-    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
-    assert set(json.loads((tmp_path / "out" / "accuracies.json").read_text())["kinds"]) == set(KINDS)
+    assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
+    assert set(json.loads((out / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
 
 
@@ -96,9 +94,8 @@ def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_
 
     assert call(folders[0]) == 0
     model, tokenizer = load_model(folders[0], "cpu")
-    expected = identify(
-        model, [render(p, tokenizer) for p in choosing_prompts(["short text editing"], 2)], 6, progress=False
-    )
+    prompts = [render(p, tokenizer) for p in choosing_prompts(["short text editing"], 2)]
+    expected = identify(model, prompts, 6, progress=False)
     read = InductionHeads.load(out, model)
     assert read.ranked() == expected.ranked() and read.copied == expected.copied
     assert f"{len(read.ranked())} of {read.peaks.size} heads" in capsys.readouterr().out

@@ -37,46 +37,30 @@ def answers(tmp_path):
     return path
 
 
-def test_any_sources_are_fitted(fitted):
+def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(fitted, answers, tmp_path):
     weights = TreeProbabilities.load(fitted)
     assert weights.sources == SOURCES and "code editing" in weights.fitted_on
-    rough = TreeProbabilities.unfitted(SOURCES).weights
-    per = len(FEATURES)
-    moved = [abs(weights.weights - rough)[place * per : (place + 1) * per].max() for place in range(len(SOURCES))]
-    assert min(moved) > 0.01
-
-
-def test_one_tree_drafts_from_the_sources_of_the_weights(fitted, answers, tmp_path):
+    moved = abs(weights.weights - TreeProbabilities.unfitted(SOURCES).weights)
+    assert moved.reshape(len(SOURCES), len(FEATURES)).max(1).min() > 0.01
     pair = ModelPair(*load_pair("pocket", "pocket-draft", "cpu"), store_tokens=20_000, tree_weights=fitted)
     tree = pair.drafters(["One tree"])["One tree"]
     assert tuple(tree.sources) == SOURCES
-    assert (tree.probabilities.weights == TreeProbabilities.load(fitted).weights).all()
+    assert (tree.probabilities.weights == weights.weights).all()
     build_from_texts(tmp_path / "store", [CODE * 3] * 4, pair.tokenizer, progress=False)
     told = {}
-    for weights in ([], ["--weights", str(fitted)]):
+    for own in ([], ["--weights", str(fitted)]):
         out = tmp_path / "found.json"
-        assert main(["diagnose", str(answers), *weights, "--store", str(tmp_path / "store"), "--json", str(out)]) == 0
+        assert main(["diagnose", str(answers), *own, "--store", str(tmp_path / "store"), "--json", str(out)]) == 0
         found = json.loads(out.read_text())
-        (told[bool(weights)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
-        assert found["weights"] == (str(fitted) if weights else None)
+        (told[bool(own)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
+        assert found["weights"] == (str(fitted) if own else None)
     assert "OneTree(PLD, REST;" in told[False] and "OneTree(PLD, REST, SuffixDecoding;" in told[True]
 
 
 def test_a_source_that_needs_a_draft_model_is_refused_without_one(tmp_path, capsys):
     out = tmp_path / "tree.safetensors"
-    words = [
-        "--source",
-        "PLD",
-        "--source",
-        "SpecDec",
-        "--task",
-        "code editing",
-        "--prompts",
-        "1",
-        "--max-new-tokens",
-        "8",
-    ]
-    assert main(["fit-tree", "--target", "pocket", *words, "--out", str(out)]) == 2
+    words = "fit-tree --target pocket --source PLD --source SpecDec --task mathematics --prompts 1".split()
+    assert main([*words, "--max-new-tokens", "8", "--out", str(out)]) == 2
     assert "the source SpecDec needs a draft model" in capsys.readouterr().err
     assert not out.exists()
 
@@ -97,10 +81,8 @@ def test_drafting_is_priced_and_counts(answers, tmp_path, capsys):
         assert main(["diagnose", str(answers), *given, "--json", str(out)]) == 0
         found[name] = json.loads(out.read_text())
     assert found["free"]["free"] == ["PLD", "SuffixDecoding"] and found["paid"]["free"] == []
-    assert (
-        "Drafting counts as free, because these prices have no time for it: PLD, SuffixDecoding."
-        in capsys.readouterr().out
-    )
+    told = "Drafting counts as free, because these prices have no time for it: PLD, SuffixDecoding."
+    assert told in capsys.readouterr().out
     for one in found["free"]["methods"] + found["paid"]["methods"]:
         paid = one in found["paid"]["methods"]
         own = {"PLD": 0.25, "SuffixDecoding": 0.5, "One tree": 0.375}[one["method"]] if paid else 0.0

@@ -62,6 +62,8 @@ QUOTE = {
 QUIX = {"name": "gcd", "docstring": '"""Divisor"""\n', "buggy_program": "bad()", "solution": "good()", "tests": "x"}
 EDIT = {"task_id": "EditEval/0", "instruction": "Change it. ", "input": "a()", "output": "b()"}
 _TESTS = {"idx": 5, "public_tests_input": " 1\n", "public_tests_output": " 2\n", "private_tests_input": "['3']"}
+_SIDES = [f"{kind} {side}" for kind in ("similar", "target") for side in ("input", "output")]
+#: A record of each kind of edit; question and answer are told apart by their words.
 EDITOR = {
     "debug": _TESTS | {"code_language": "python3", "incorrect_solutions": "python\ngiven()", "solutions": "right()\n"},
     "translate": _TESTS
@@ -69,13 +71,8 @@ EDITOR = {
     "polishment": _TESTS
     | {"scource_lang": "java", "source_code": "```java\ngiven()```", "efficient_code": "java\nright()"},
     "switch": {"language": "python", "similar_source_code": "given()", "target_source_code": "```python\nright()\n```"}
-    | {
-        f"public_{kind}_tests_{side}": f"{kind} {side}"
-        for kind in ("similar", "target")
-        for side in ("input", "output")
-    },
+    | {f"public_{side.replace(' ', '_tests_')}": side for side in _SIDES},
 }
-"""A record of each kind of edit; question and answer are told apart by their words."""
 
 
 def editor(name: str) -> dict[str, str]:
@@ -87,22 +84,18 @@ def editor(name: str) -> dict[str, str]:
 
 def xatu(*edits: tuple[str, int]) -> dict[str, str]:
     """XATU's release with some edits, its prompts, and the sources asset, jfleg and defacto."""
-    rows = [
-        {"data_source": source, "data_index": index, "fine_grained": f"Edit {source} well."} for source, index in edits
+    rows = [{"data_source": name, "data_index": index, "fine_grained": f"Edit {name} well."} for name, index in edits]
+    facts = [
+        {"has_error": given != "right", "candidate": given, "article": text, "feedback": {"summary": summary}}
+        for given, text, summary in (("right", "a", ""), ("wrong", "doc", "mended"), ("", "", ""))
     ]
-    facts = [("right", "a", ""), ("wrong", "doc", "mended"), ("", "", "")]
     return {
         "xatu/xatu_release.jsonl": jsonl(*rows),
         "asset/asset.test.orig": "asset zero\n\nasset two\n",
         **{f"asset/asset.test.simp.{k}": f"asset answer {k}\n\nasset last {k}\n" for k in range(10)},
         "jfleg/test.src": "a {{cat}}\n\nright\n",
         **{f"jfleg/test.ref{k}": f"A cat {k}\n\nright\n" for k in range(4)},
-        "defacto/test.jsonl": jsonl(
-            *(
-                {"has_error": given != "right", "candidate": given, "article": text, "feedback": {"summary": summary}}
-                for given, text, summary in facts
-            )
-        ),
+        "defacto/test.jsonl": jsonl(*facts),
     }
 
 

@@ -33,10 +33,7 @@ def test_ranking_accuracy_counts_pairs(seed):
     ]
     expected = sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
     assert ranking_accuracy(predicted, outcome) == pytest.approx(expected)
-
-
-def test_outcomes_all_alike_have_no_ranking():
-    assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1]))
+    assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1])), "outcomes all alike"
 
 
 @pytest.mark.parametrize(("predicted", "outcome"), [([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])])

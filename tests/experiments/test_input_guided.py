@@ -44,28 +44,23 @@ def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
 
 
-def test_passes_with_and_without_capture_take_turns(library, monkeypatch):
+def test_passes_with_and_without_capture_take_turns_by_the_clock_of_the_models_devices(library, monkeypatch):
     """Other work on the machine then falls on both: timed one after the other, a pass that keeps states seemed the faster."""
-    order, verify = [], Target.verify
+    order, asked, verify = [], [], Target.verify
 
     def noted(target, root, tree):
         order.append(target.capture)
         return verify(target, root, tree)
 
     monkeypatch.setattr(Target, "verify", noted)
+    monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     captures = {"none": Capture(), "layer": Capture((1,))}
-    draft_costs.capturing(library["llama"], captures, [20], draft=4, repeats=3)
-    assert order == [*captures.values()] * 5
+    rows = draft_costs.capturing(library["llama"], captures, [20], draft=4, repeats=3)
+    assert order == [*captures.values()] * 5 and asked == [{library["llama"].device}]
+    assert [row["median_ms"] for row in rows] == [500, 500]
 
 
 def test_a_ratio_of_times_is_one_of_means():
     ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
     assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
     assert draft_costs.time_ratio([3, 3], [1, 1, 1]) == (3, 3, 3)
-
-
-def test_the_pass_is_timed_by_the_clock_of_the_models_devices(library, monkeypatch):
-    asked = []
-    monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
-    (row,) = draft_costs.capturing(library["llama"], {"one": Capture((1,))}, [20], draft=4, repeats=3)
-    assert row["median_ms"] == 500 and asked == [{library["llama"].device}]

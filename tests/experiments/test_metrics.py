@@ -57,21 +57,15 @@ POOLED_BY_HAND = {
 }  # fmt: skip
 
 
-def test_every_metric_of_one_run_by_hand():
+def test_every_metric_by_hand():
     assert ONE.stats == pytest.approx(BY_HAND)
-
-
-def test_pooled_metrics_are_sums_over_sums():
     found = pooled([ONE, TWO])
     assert {name: found[name] for name in POOLED_BY_HAND} == pytest.approx(POOLED_BY_HAND)
     assert found == metrics([ONE, TWO])
-
-
-def test_a_run_of_the_prefill_alone_has_no_ratios():
-    found = generation(3, []).stats
-    assert found["new_tokens"] == 1 and found["calls"] == 0
+    alone = generation(3, []).stats  # the prefill
+    assert alone["new_tokens"] == 1 and alone["calls"] == 0
     rates = "tokens_per_forward acceptance_rate mean_accepted_drafts discard_rate ms_per_token"
-    assert all(math.isnan(found[name]) for name in rates.split())
+    assert all(math.isnan(alone[name]) for name in rates.split())
 
 
 def test_speedups_by_each_definition():
@@ -88,13 +82,10 @@ def test_speedups_by_each_definition():
     assert len({round(v, 6) for v in found.values()}) == 3
 
 
-@pytest.mark.parametrize("method, plain", [([ONE], [PLAIN, TWO]), ([], [])])
-def test_speedups_of_different_prompts_are_refused(method, plain):
-    with pytest.raises(ValueError, match="expected the same prompts"):
-        speedups(method, plain)
-
-
-def test_pooling_nothing_is_refused():
+def test_no_runs_and_speedups_of_different_prompts_are_refused():
+    for method, plain in (([ONE], [PLAIN, TWO]), ([], [])):
+        with pytest.raises(ValueError, match="expected the same prompts"):
+            speedups(method, plain)
     with pytest.raises(ValueError, match="no runs"):
         pooled([])
 

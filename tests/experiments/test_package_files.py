@@ -35,7 +35,7 @@ def folders(tmp_path, monkeypatch):
     return installed, wheels
 
 
-def test_each_content_is_taken_once(folders):
+def test_each_content_is_taken_once_and_parts_are_all_files_in_order(folders):
     installed, wheels = folders
     texts = package_files([wheels], [installed])
     expected = {body(i).replace("\r\n", "\n") for i in range(10)}
@@ -44,11 +44,6 @@ def test_each_content_is_taken_once(folders):
     assert len(list(package_files(installed=[installed]))) == 6
     # Texts go to other processes.
     assert list(pickle.loads(pickle.dumps(texts))) == list(texts)
-
-
-def test_parts_are_all_files_in_order(folders):
-    installed, wheels = folders
-    texts = package_files([wheels], [installed])
     for count in (1, 2, 3, 7):
         parts = texts.split(count)
         assert len(parts) == count and [file for part in parts for file in part.files] == list(texts.files)
@@ -74,9 +69,7 @@ def test_a_store_of_shards_is_built_once_and_its_first_shards_are_a_store(folder
     first = again.first(1)
     assert first.store.count == counts[0] and len(first.shards) == 1
     whole = again.shards[0]
-    context = whole.store.document(0)[:9].tolist()
-    assert propose(Rest(first), context, whole.store.vocabulary) == propose(
-        Rest(whole), context, whole.store.vocabulary
-    )
+    context, vocabulary = whole.store.document(0)[:9].tolist(), whole.store.vocabulary
+    assert propose(Rest(first), context, vocabulary) == propose(Rest(whole), context, vocabulary)
     with pytest.raises(ValueError, match="the first 4 of 3 shards"):
         again.first(4)

@@ -56,35 +56,23 @@ SETS = [
     ("codealpaca", {"limit": 1}, [("code_alpaca_2k-0", "Question: Sort.\nAnswer:\n", "1 2 3")]),
     ("codeeditorbench", {}, [(f"{kind}-1", turn, 0) for kind, turn in EDITED.items()]),
     ("codeeditorbench/debug", {}, [("debug-1", EDITED["debug"], 0)]),
-    (
-        "xatu",
-        {},
-        [
-            ("asset-2", "…:\nEdit asset well.\n# Input:\nasset two\nResponse:", "asset last 0"),
-            ("jfleg-0", "…:\nEdit jfleg well.\n# Input:\na {{cat}}\nResponse:", "A cat 0"),
-            ("defacto-0", "…:\nEdit defacto well.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended"),
-        ],
-    ),
+    ("xatu", {}, [
+        ("asset-2", "…:\nEdit asset well.\n# Input:\nasset two\nResponse:", "asset last 0"),
+        ("jfleg-0", "…:\nEdit jfleg well.\n# Input:\na {{cat}}\nResponse:", "A cat 0"),
+        ("defacto-0", "…:\nEdit defacto well.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended"),
+    ]),
     ("jfleg", {}, [("0", "Correct the grammar error in the sentence.\n\na {{cat}}", "A cat 0")]),
     ("argrewrite", {}, [(str(n), ESSAY.format(n), f"Draft 2 of {n}.") for n in (2, 10)]),
     ("quotesum", {}, [("q1_0", SOURCES, "It was the man."), ("q1_1", SOURCES, "the man and not him")]),
     ("quotesum", {"distinct": True}, [("q1", SOURCES, "It was the man.")]),
     ("humanevalpack/go", {}, [("go/0", BUG, "def f(x):\n    return x\n")]),
     ("quixbugs", {}, [("gcd", 'Fix bugs in gcd.\n\n"""Divisor"""\nbad()', "good()")]),
-    (
-        "editeval",
-        {},
-        [
-            ("EditEval/0", "Change it.\n\na()", "b()"),
-            ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
-        ],
-    ),
-    (
-        "mbpp",
-        {},
-        [(n, "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb") for n in ("11", "510")],
-    ),
-]
+    ("editeval", {}, [
+        ("EditEval/0", "Change it.\n\na()", "b()"),
+        ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
+    ]),
+    ("mbpp", {}, [(n, "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb") for n in ("11", "510")]),
+]  # fmt: skip
 CONTINUED = {("humaneval", None), ("codealpaca", None)}
 
 

@@ -26,13 +26,8 @@ COUNTS = [
     ("humanevalpack/python", {}, {164}, None), ("quixbugs", {}, {40}, None), ("editeval", {}, {194}, None),
     ("jfleg", {}, {627}, None), ("mbpp", {}, range(460, 501), None),
 ]  # fmt: skip
-PARTLY = {
-    "mt-bench",
-    "spec-bench",
-    "spec-bench/mt_bench",
-    "alpaca",
-    "codealpaca",
-}  # sets in which only some questions have an answer
+#: Sets in which only some questions have an answer.
+PARTLY = {"mt-bench", "spec-bench", "spec-bench/mt_bench", "alpaca", "codealpaca"}
 
 
 @pytest.mark.parametrize(("task", "options", "counts", "references"), COUNTS)
@@ -53,16 +48,11 @@ def test_no_prompt_shows_its_answer(task):
     assert [p.id for p in load_task(task) if p.reference.strip() in "\n".join(p.turns)] == []
 
 
-def test_mt_bench_asks_two_turns_in_eight_categories():
-    prompts = load_task("mt-bench")
+def test_mt_bench_asks_two_turns_in_eight_categories_and_is_a_part_of_spec_bench():
+    prompts, categories = load_task("mt-bench"), DATASETS["mt-bench"].subsets
     assert {len(p.turns) for p in prompts} == {2}
-    assert len(DATASETS["mt-bench"].subsets) == 8 and all(
-        load_task(f"mt-bench/{s}") for s in DATASETS["mt-bench"].subsets
-    )
-
-
-def test_the_mt_bench_part_of_spec_bench_is_mt_bench():
-    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in load_task("mt-bench")]
+    assert len(categories) == 8 and all(load_task(f"mt-bench/{name}") for name in categories)
+    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in prompts]
 
 
 def test_xatu_explanations_quote_the_texts_they_are_joined_with():

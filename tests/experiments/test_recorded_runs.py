@@ -83,12 +83,9 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
             assert comparison.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
     accepted = sum(step.accepted for run in runs[8] for step in run.steps)
     assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
-
-
-def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
-    recordings = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    sampled = replace(recordings[0], trace=replace(recordings[0].trace, sampling=SAMPLED))
     with pytest.raises(ValueError, match="rejection sampling"):
-        recorded_runs.sweep_draft_model(recordings, draft, [2])
+        recorded_runs.sweep_draft_model([sampled], draft, [2])
 
 
 def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
@@ -98,25 +95,19 @@ def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
     runs[3].tokens.pop()
     found = comparison.compare(recordings, runs).divergences
     assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
-
-
-def test_a_comparison_of_nothing_is_refused(recordings):
     with pytest.raises(ValueError, match="at least one"):
         comparison.compare([], [])
     with pytest.raises(ValueError, match="4 recordings and 0 runs"):
         comparison.compare(recordings, [])
 
 
-def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
-    runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
+def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_ends_inside_its_draft(draft, recordings):
+    runs = [run for some in recorded_runs.sweep_draft_model(recordings, draft, [1, 4, 9]).values() for run in some]
     for drafter in (PromptLookup(num_tokens=6), None):
         runs += recorded_runs.replay_all(recordings, drafter)
     assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
     assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
-
-
-def test_a_run_that_ends_inside_its_draft_balances(recordings):
     trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
@@ -225,12 +216,11 @@ def test_forward_times_are_medians_of_the_repeats(recordings):
         draft_costs.forward_times(plain, idle)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch, jobs):
+def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
     drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
     state = {"warm": "warm"}
-    runs = recorded_runs.run_each_again(model, recordings, drafters, state, jobs)
+    runs = recorded_runs.run_each_again(model, recordings, drafters, state, 2)
     assert list(runs) == list(drafters)
     for name, drafter in drafters.items():
         expected = recorded_runs.run_again(model, recordings, drafter, state=state.get(name, "cold"))

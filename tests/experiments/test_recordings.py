@@ -42,12 +42,11 @@ def decoded(monkeypatch):
 
 
 def same_tokens(ours, theirs):
-    def told(recording):
-        trace = recording.trace
-        limits = trace.limits, trace.sampling, trace.vocabulary
-        return recording.prompt.id, recording.turn, trace.prompt, trace.tokens, trace.finish_reason, *limits
-
-    assert list(map(told, ours)) == list(map(told, theirs))
+    told = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
+    one, other = (
+        [(r.prompt.id, r.turn, *(getattr(r.trace, name) for name in told)) for r in some] for some in (ours, theirs)
+    )
+    assert one == other
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
@@ -186,17 +185,13 @@ def test_damaged_files_are_named(model, tokenizer):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
 
 
-def test_tokens_that_cannot_be_a_run_are_refused(model):
-    with pytest.raises(ValueError, match="0 tokens are given"):
-        record_known(model, [5, 6], [], "length")
-    with pytest.raises(ValueError, match="input_ids is empty"):
-        record_known(model, [], [1], "length")
-    with pytest.raises(ValueError, match="vocabulary"):
-        record_known(model, [5, 10**6], [1], "length")
-    with pytest.raises(ValueError, match="the model's context is"):
-        record_known(model, [5] * 10**4, [1], "length")
-    with pytest.raises(ValueError, match="3 tokens are given"):
-        record_known(model, [5, 6], [1, 2, 3], "length", max_new_tokens=2)
+@pytest.mark.parametrize(("prompt", "tokens", "words"), [
+    ([5, 6], [], "0 tokens are given"), ([], [1], "input_ids is empty"), ([5, 10**6], [1], "vocabulary"),
+    ([5] * 10**4, [1], "the model's context is"), ([5, 6], [1, 2, 3], "3 tokens are given"),
+])  # fmt: skip
+def test_tokens_that_cannot_be_a_run_are_refused(model, prompt, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        record_known(model, prompt, tokens, "length", max_new_tokens=2)
 
 
 def test_a_length_in_place_of_the_sampling_is_refused_before_any_work(model, tokenizer, decoded):

@@ -33,9 +33,8 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket, tmp_path, monk
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
     remembered = retrieval.Remembered(dense, recorded, 20)
     for shape in ((3, 6), (10, 2)):
-        ours, theirs = (
-            recorded_runs.replay_all(recorded, Dresd(x, *shape, neighbours=20)) for x in (remembered, dense)
-        )
+        drafters = (Dresd(index, *shape, neighbours=20) for index in (remembered, dense))
+        ours, theirs = (recorded_runs.replay_all(recorded, drafter) for drafter in drafters)
         assert comparison.same_steps(ours[0], theirs[0]) and any(step.drafted for step in ours[0].steps)
     states = recorded[0].trace.hidden[LAST][len(recorded[0].trace.prompt) - 1 :].float()
     for known, looked_up in zip(remembered.search(states.numpy(), 7), dense.search(states, 7), strict=True):

@@ -11,15 +11,7 @@ import pytest
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.metrics import counts, pooled
-from specdec_lib.experiments.statistics import (
-    Counts,
-    Interval,
-    difference_of_rates,
-    mean,
-    pooled_rate,
-    ratio_of_means,
-    ratio_of_rates,
-)
+from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
 
 def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
@@ -60,7 +52,7 @@ def test_every_statistic_is_its_formula():
     a, b, c, d = np.array([[3.0, 5, 9], [1, 2, 4], [2, 2, 8], [1, 3, 2]])
     assert pooled_rate(Counts(a, b)).value == 17 / 7
     assert ratio_of_rates(Counts(a, b), Counts(c, d)).value == (17 / 7) / (12 / 6)
-    assert difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
+    assert statistics.difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
     assert mean(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
 
 
@@ -98,16 +90,13 @@ def test_methods_drawn_together_share_what_makes_a_prompt_easy():
     assert (paired.high - paired.low) / paired.value < 0.2 * (alone.high - alone.low) / alone.value
 
 
-def test_one_prompt_alone_has_no_interval():
+def test_one_prompt_alone_has_no_interval_and_samples_without_a_rate_are_left_out():
     alone = pooled_rate(Counts([4, 6], [2, 2]), ["a", "a"])
     assert alone.value == 2.5 and math.isnan(alone.low) and math.isnan(alone.high) and not alone.known
     assert all(map(math.isnan, pooled_rate(Counts([], []))))
     # Prompts of which nothing is counted are no evidence that the rate of the only other one holds.
     silent = ratio_of_rates(Counts([6, 0, 0], [2, 0, 0]), Counts([4, 0, 0], [2, 0, 0]), ["a", "b", "c"])
     assert silent.value == 1.5 and math.isnan(silent.low) and math.isnan(silent.high)
-
-
-def test_samples_without_a_rate_are_left_out():
     # Two prompts of four have a draft: samples without either have no acceptance rate.
     assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0])) == (1 / 3, 0.25, 0.5)
 
@@ -149,9 +138,6 @@ def test_the_counts_of_each_run_pool_to_the_metric(name):
     runs = [run((4, 2, 3), (0, 0, 0)), run((5, 5, 5), (6, 0, 2), prefill=0.25)]
     above, below = counts(runs, name)
     assert sum(above) / sum(below) == pytest.approx(pooled(runs)[name])
-
-
-def test_a_metric_that_is_no_ratio_has_no_counts():
     with pytest.raises(ValueError, match="'calls' is no ratio"):
         counts([], "calls")
 

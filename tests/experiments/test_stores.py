@@ -25,15 +25,12 @@ def test_a_store_holds_its_texts_and_is_opened_the_second_time(tokenizer, monkey
         stores.text_store("mine", tokenizer, 9_999, texts)
 
 
-def test_an_unknown_store_is_refused_by_name(tokenizer):
-    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, chat"):
-        stores.text_store("web", tokenizer, 100)
-
-
-def test_the_chat_store_holds_the_answers_of_the_book_s_model(tokenizer):
+def test_the_chat_store_holds_the_answers_of_the_book_s_model_and_an_unknown_one_is_refused_by_name(tokenizer):
     index = stores.text_store("chat", tokenizer, 2_000)
     first = next(iter(stores.chat_texts()))
     assert 1_000 < index.store.count <= 2_000 and tokenizer.decode(index.store.document(0)) == first
+    with pytest.raises(ValueError, match="store 'web' is unknown; expected one of stdlib, packages, chat"):
+        stores.text_store("web", tokenizer, 100)
 
 
 def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):

@@ -57,9 +57,6 @@ def test_the_regression_finds_the_times_the_runs_were_made_of():
     expected = np.linalg.inv(forwards.T @ forwards) @ forwards.T @ (forwards @ [0.02, 0.11] + noise)
     assert noisy.seconds == pytest.approx(tuple(expected))
     assert 0.9 < noisy.r_squared < 1.0
-
-
-def test_the_regression_refuses_runs_that_cannot_tell_the_forwards_apart():
     with pytest.raises(ValueError, match="several draft lengths"):
         sum_of_forwards.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
