@@ -53,16 +53,13 @@ def design(rate):
     )
 
 
-def test_effects_of_alignments_that_multiply_are_their_factors():
+def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_add_do_not_multiply():
     factors = {"prompt": 1.5, "response": 1.2, "sampling": 1.1}
     effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.1 * 1.5**a * 1.2**b * 1.1**c))
     for axis, factor in factors.items():
         assert effects[axis] == pytest.approx((factor,) * 3)
         assert effects[f"without_{axis}"] == pytest.approx((1 / factor,) * 3)
     assert effects["product"] == pytest.approx((1.0,) * 3)
-
-
-def test_alignments_that_add_do_not_multiply():
     effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.0 + 0.5 * a + 0.5 * b + 0.5 * c))
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 
@@ -73,15 +70,12 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
     (model, tokenizer), (other, _) = (load_model(name, "cpu", "float32") for name in ("pocket", "pocket-draft"))
     tasks = {"code": ("code editing",), "editing": ("short text editing",)}
     how = {"greedy": None, "nucleus": Sampling(0.7, top_p=0.95, seed=0)}
-    recorded = {
-        way: {
-            group: recorded_runs.record_prompts(
-                model, tokenizer, book_prompts.load("report", task, 1), sampling, 8, Capture(layers=(LAST,))
-            )
-            for group, task in tasks.items()
-        }
-        for way, sampling in how.items()
-    }
+
+    def record(task, sampling):
+        prompts = book_prompts.load("report", task, 1)
+        return recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 8, Capture(layers=(LAST,)))
+
+    recorded = {way: {group: record(task, own) for group, task in tasks.items()} for way, own in how.items()}
     asked = {group: book_prompts.load("choose", task, 2) for group, task in tasks.items()}
     rows = dense_at_scale.alignment_counts(model, other, tokenizer, recorded, asked, how)
     axes = [f"{axis}_aligned" for axis in dense_at_scale.AXES]

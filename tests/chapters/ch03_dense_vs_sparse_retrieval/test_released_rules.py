@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Sampling, load_model
+from specdec_lib import Sampling
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import released_rules
 from specdec_lib.decoding.acceptance import exact_match
 from specdec_lib.decoding.sampling import distribution, invert_cdf
@@ -153,15 +153,18 @@ def test_an_empty_draft_leaves_the_target_alone():
     assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
 
 
-def test_the_bias_is_that_of_probabilities_computed_without_the_cache():
-    model, tokenizer = load_model("pocket", dtype="float32")
-    sampling = Sampling(temperature=1.0, top_p=0.95, seed=1)
+def recorded_by(pocket, sampling, drafter=PromptLookup(num_tokens=3)):
+    """A recording of the pocket model with replays of a drafter."""
     prompts = book_prompts.load("report", ("code editing",), 1)
-    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, sampling, 24)
-    runs = recorded_runs.replay_all(recorded, PromptLookup(num_tokens=3))
+    recorded = recorded_runs.record_prompts(*pocket, prompts, sampling, 24)
+    return recorded, recorded_runs.replay_all(recorded, drafter)
+
+
+def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
+    model, sampling = pocket[0], Sampling(temperature=1.0, top_p=0.95, seed=1)
+    recorded, runs = recorded_by(pocket, sampling)
     found = released_rules.sampling_bias(model, recorded, runs, "rest")
-    trace, distances, exact = recorded[0].trace, [], []
-    done = 1
+    trace, distances, exact, done = recorded[0].trace, [], [], 1
     for step in runs[0].steps:
         before = trace.prompt + trace.tokens[:done]
         if len(step.tree):
@@ -177,15 +180,10 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache():
     assert found.accepted_exactly.value == pytest.approx(np.mean(exact), abs=1e-4)
 
 
-def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused():
-    model, tokenizer = load_model("pocket", dtype="float32")
-    prompts = book_prompts.load("report", ("code editing",), 1)
-    sampled = recorded_runs.record_prompts(model, tokenizer, prompts, Sampling(temperature=1.0), 24)
-    drafter = PromptLookup(num_tokens=3)
-    found = released_rules.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, drafter), "dresd")
+def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused(pocket):
+    found = released_rules.sampling_bias(pocket[0], *recorded_by(pocket, Sampling(1.0)), "dresd")
     assert found.largest < 1e-9 and found.accepted.value == pytest.approx(found.accepted_exactly.value)
-    greedy = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24)
     with pytest.raises(ValueError, match="recorded greedily"):
-        released_rules.sampling_bias(model, greedy, recorded_runs.replay_all(greedy, drafter), "rest")
+        released_rules.sampling_bias(pocket[0], *recorded_by(pocket, None), "rest")
     with pytest.raises(ValueError, match="no step of the runs has a draft"):
-        released_rules.sampling_bias(model, sampled, recorded_runs.replay_all(sampled, None), "rest")
+        released_rules.sampling_bias(pocket[0], *recorded_by(pocket, Sampling(1.0), None), "rest")

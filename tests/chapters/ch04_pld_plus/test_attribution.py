@@ -18,14 +18,8 @@ from tests import families
 
 
 def step(draft, accepted, own=1, source=None):
-    return Step(
-        DraftTree.chain(draft, copied_from=source),
-        tuple(range(accepted)),
-        (*draft[:accepted], *[9] * own),
-        0.0,
-        0.0,
-        0.0,
-    )
+    tree = DraftTree.chain(draft, copied_from=source)
+    return Step(tree, tuple(range(accepted)), (*draft[:accepted], *[9] * own), 0.0, 0.0, 0.0)
 
 
 RUN = Generation(
@@ -90,26 +84,15 @@ def test_what_cannot_be_attributed_is_refused():
 def quoting() -> Prompt:
     sources = ((1, "Fish", "Cod live in cold water."), (2, "Birds", "Terns fly far. Cod live."))
     text = "Quote.\n\n[1] Fish\nCod live in cold water.\n\n[2] Birds\nTerns fly far. Cod live.\n\nQuestion: where?"
-    return Prompt(
-        "q",
-        "quotesum",
-        (text,),
-        chat=True,
-        reference="Cod live in cold water and terns, Cod live",
-        meta={"sources": sources, "quotes": ((1, "Cod live in cold water"), (2, "Cod live"), (2, "gone"))},
-    )
+    meta = {"sources": sources, "quotes": ((1, "Cod live in cold water"), (2, "Cod live"), (2, "gone"))}
+    answer = "Cod live in cold water and terns, Cod live"
+    return Prompt("q", "quotesum", (text,), chat=True, reference=answer, meta=meta)
 
 
-def test_quotations_lie_in_the_source_they_name():
+def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_characters_are(tokenizer):
     prompt = quoting()
-    assert alignment.quoted(prompt) == [
-        alignment.Copied(0, prompt.text.index("Cod live in"), 22),
-        alignment.Copied(34, prompt.text.rindex("Cod live"), 8),
-    ]
-
-
-def test_tokens_are_copied_where_all_their_characters_are_and_come_from_equal_tokens(tokenizer):
-    prompt = quoting()
+    first, second = prompt.text.index("Cod live in"), prompt.text.rindex("Cod live")
+    assert alignment.quoted(prompt) == [alignment.Copied(0, first, 22), alignment.Copied(34, second, 8)]
     found = alignment.align(prompt, tokenizer, alignment.quoted(prompt))
     assert tokenizer.decode(found.answer) == prompt.reference
     done, seen = 0, []

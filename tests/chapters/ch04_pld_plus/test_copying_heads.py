@@ -34,7 +34,7 @@ def test_copying_score_is_that_of_the_whole_matrix(library, family):
     assert np.allclose(scores, expected, atol=1e-3)
 
 
-def test_a_head_that_passes_its_token_on_scores_one_and_one_that_takes_it_away_minus_one():
+def test_a_head_that_passes_its_token_on_scores_one_and_one_that_takes_it_away_minus_one(library):
     model = families.build("llama")
     with torch.no_grad():
         model.lm_head.weight.copy_(model.model.embed_tokens.weight)
@@ -44,8 +44,5 @@ def test_a_head_that_passes_its_token_on_scores_one_and_one_that_takes_it_away_m
             model.model.layers[block].input_layernorm.weight.fill_(1)
         model.model.norm.weight.fill_(1)
     assert np.allclose(copying_scores(model), [[1] * 4, [-1] * 4])
-
-
-def test_fused_projections_are_refused(library):
     with pytest.raises(UnsupportedModel, match="v_proj"):
         copying_scores(library["gpt-neox"])

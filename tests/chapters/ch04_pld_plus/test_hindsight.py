@@ -58,30 +58,27 @@ def test_the_continuation_ends_with_the_tokens_there_are():
     (run,) = replay_hindsight([known], 10)
     assert [step.accepted for step in run.steps] == [2]
     assert [step.tree.tokens for step in run.steps] == [[2, 1]]
-
-
-def test_a_draft_length_below_one_is_refused():
     with pytest.raises(ValueError, match="num_tokens is 0"):
         BestOccurrence([1, 2], 0)
 
 
 class Fixed(Drafter):
-    """Copies from places named by position."""
+    """Copies three tokens from places named by position."""
 
-    def __init__(self, places, length):
-        self.places, self.length = places, length
+    def __init__(self, places):
+        self.places = places
 
     def propose(self, context, limit):
         place = self.places.get(len(context.tokens) - 1)
         if place is None:
             return EMPTY
-        return DraftTree.chain(context.tokens[place : place + min(limit, self.length)], copied_from=place)
+        return DraftTree.chain(context.tokens[place : place + min(limit, 3)], copied_from=place)
 
 
 def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
     prompt = [1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 20, 21]
     known = made_up(prompt, [1, 6, 7, 8, 30, 31, 1, 2, 40, 41])
-    first, second = Fixed({12: 1, 18: 1}, 3), Fixed({12: 6, 18: 6}, 3)
+    first, second = Fixed({12: 1, 18: 1}), Fixed({12: 6, 18: 6})
     choice = wrong_occurrence([known], first, second)
     assert (choice.position, choice.sources, choice.accepted) == (12, (1, 6), (0, 3))
     assert choice.drafts == ([2, 3, 4], [6, 7, 8])
