@@ -11,16 +11,15 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, record
+from specdec_lib.chapters.ch05_specdec_pp import policies
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, play
 from specdec_lib.chapters.ch05_specdec_pp.policies import (
-    PAPER_LENGTHS,
     SPEED,
     Contest,
     Output,
     Policy,
     baselines,
     play_all,
-    timed,
     with_heads,
 )
 from specdec_lib.drafters import stopping
@@ -58,8 +57,8 @@ def outputs_of(target, small, sampling=Sampling(), seeds=1):
 def contest(llama):
     """Eight outputs of two sets, all rules, and a head of two training seeds."""
     small = perturbed(llama)
-    policies = [*baselines(), *with_heads("SpecDec++", heads_of(small, 2), [0.3, 0.8])]
-    return Contest(outputs_of(llama, small), policies, TIMES)
+    played = [*baselines(), *with_heads("SpecDec++", heads_of(small, 2), [0.3, 0.8])]
+    return Contest(outputs_of(llama, small), played, TIMES)
 
 
 def speed_of(contest, policy, places):
@@ -81,7 +80,8 @@ def test_every_family_is_played_and_none_beats_the_oracle(contest):
     speed = contest.plays.groupby("method", sort=False).speed.mean()
     assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
     assert (speed <= speed["oracle"] + 1e-12).all()
-    assert [p.setting for p in contest.policies if p.family == "fixed K"] == [f"K = {k}" for k in PAPER_LENGTHS]
+    settings = [policy.setting for policy in contest.policies if policy.family == "fixed K"]
+    assert settings == [f"K = {k}" for k in policies.PAPER_LENGTHS]
     assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
 
 
@@ -106,7 +106,7 @@ def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatc
 
 def test_a_policy_that_never_drafts_decodes_plainly(contest):
     silent = Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
-    found = timed(play_all(contest.outputs, [silent]), *TIMES)
+    found = policies.timed(play_all(contest.outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 
 
