@@ -32,20 +32,17 @@ RUNS = [generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)), generat
 PASSES = {1: 1.0, 2: 1.5, 4: 2.0}
 
 
-@pytest.mark.parametrize(
-    ("method", "prices", "expected"),
-    [
-        ("SpecDec", Prices(PASSES, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
-        ("SpecDec", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
-        # EAGLE asks its network once a level: these chains have as many levels as tokens.
-        ("EAGLE", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
-        # A search costs each step, and its seconds of the host whatever the network's price.
-        ("PLD, sized", Prices(PASSES, 2.0, network=0.25), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
-        ("plain", Prices(PASSES, 0.05), [5.5, 2.5]),
-        # Beyond the widest price the slope of the last two goes on.
-        ("plain", Prices({1: 1.0, 2: 1.5}, 1.0), [1.5 + 2.5 + 2.5, 2.5]),
-    ],
-)
+@pytest.mark.parametrize(("method", "prices", "expected"), [
+    ("SpecDec", Prices(PASSES, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
+    ("SpecDec", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    # EAGLE asks its network once a level: these chains have as many levels as tokens.
+    ("EAGLE", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    # A search costs each step, and its seconds of the host whatever the network's price.
+    ("PLD, sized", Prices(PASSES, 2.0, network=0.25), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
+    ("plain", Prices(PASSES, 0.05), [5.5, 2.5]),
+    # Beyond the widest price the slope of the last two goes on.
+    ("plain", Prices({1: 1.0, 2: 1.5}, 1.0), [1.5 + 2.5 + 2.5, 2.5]),
+])  # fmt: skip
 def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, prices, expected):
     table = systems.priced([made_up([1], [3], str(number)) for number in range(2)], {method: RUNS}, prices)
     assert table.price.tolist() == pytest.approx(expected)

@@ -43,32 +43,29 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     assert run("verify", path) == 0
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["build", "{}/s"], "Missing argument 'FILES...'"),
-        (["build", "{}/s", "{}/none.txt"], "no file"),
-        (["build", "{}/s", "{}"], "is a folder: name its files"),
-        (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
-        (["build", "{}/s", "{}/bytes.jsonl"], "bytes.jsonl, line 1: is not UTF-8 text"),
-        (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
-        (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
-        (["build", "{}/s", "{}/cut.jsonl.gz", "--field", "output"], "cut.jsonl.gz: cannot be unpacked"),
-        (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
-        (["build", "{}/s", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
-        (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
-        (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
-        (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
-        (["build", "{}/s", "{}/a.txt", "--shards", "0"], "--shards is 0; expected their number, 1 or more"),
-        (["build", "{}/s", "{}/a.txt", "--shards", "2"], "shard-00001: the corpus is empty"),
-        (["build", "{}/s", "{}/a.txt", "--on", "ray"], "--on ray works on shards"),
-        (["build", "{}/bytes", "{}/a.txt"], "bytes exists and is no datastore"),
-        (["build", "{}/bytes/s", "{}/a.txt"], "cannot be written (part of it is a file"),
-        (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
-        (["info", "{}/s"], "no datastore at"),
-        (["dense", "{}/s"], "no datastore at"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    (["build", "{}/s"], "Missing argument 'FILES...'"),
+    (["build", "{}/s", "{}/none.txt"], "no file"),
+    (["build", "{}/s", "{}"], "is a folder: name its files"),
+    (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
+    (["build", "{}/s", "{}/bytes.jsonl"], "bytes.jsonl, line 1: is not UTF-8 text"),
+    (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
+    (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
+    (["build", "{}/s", "{}/cut.jsonl.gz", "--field", "output"], "cut.jsonl.gz: cannot be unpacked"),
+    (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
+    (["build", "{}/s", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
+    (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
+    (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
+    (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
+    (["build", "{}/s", "{}/a.txt", "--shards", "0"], "--shards is 0; expected their number, 1 or more"),
+    (["build", "{}/s", "{}/a.txt", "--shards", "2"], "shard-00001: the corpus is empty"),
+    (["build", "{}/s", "{}/a.txt", "--on", "ray"], "--on ray works on shards"),
+    (["build", "{}/bytes", "{}/a.txt"], "bytes exists and is no datastore"),
+    (["build", "{}/bytes/s", "{}/a.txt"], "cannot be written (part of it is a file"),
+    (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
+    (["info", "{}/s"], "no datastore at"),
+    (["dense", "{}/s"], "no datastore at"),
+])  # fmt: skip
 def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     inputs, capsys, monkeypatch, words, message
 ):
@@ -114,19 +111,16 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
     assert len(states) == store.count - 1 > 200
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--nprobe", "8"], "nprobe is given for an index that has none"),
-        (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
-        (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
-        (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
-        (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
-        (["--window", "4096"], "window is 4096, the model's context"),
-        (["--model", "{}/none"], "no model in"),
-        (["--device", "abacus"], "device is 'abacus'"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    (["--nprobe", "8"], "nprobe is given for an index that has none"),
+    (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
+    (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
+    (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
+    (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
+    (["--window", "4096"], "window is 4096, the model's context"),
+    (["--model", "{}/none"], "no model in"),
+    (["--device", "abacus"], "device is 'abacus'"),
+])  # fmt: skip
 def test_a_wrong_word_about_the_index_is_told_before_any_text_is_embedded(inputs, capsys, monkeypatch, words, message):
     monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("told too late"))
     assert run("build", inputs / "store", inputs / "a.txt") == 0

@@ -130,24 +130,20 @@ def test_a_chat_is_an_answer_for_each_turn_of_the_assistant(tmp_path, pocket):
 DEEP = '{"prompt": "hello", "answer": "world", "x": ' + "[" * 100_000 + "]" * 100_000 + "}"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 2: no JSON"),
-        (DEEP, "line 2: no JSON"),
-        ("[1]", "line 2: a list, no object"),
-        ('{"prompt": "a"}', "line 2: 'answer' is missing"),
-        ('{"prompt": "a", "answer": 3}', "line 2: 'answer' is 3, no text"),
-        ('{"prompt": "", "answer": "b"}', "line 2: 'prompt' is '', no text"),
-        ('{"prompt": "a", "answer": "\\ud800"}', "line 2: 'answer' holds half of a surrogate pair"),
-        ('{"messages": "hello"}', "line 2: 'messages' is 'hello', no list of messages with a role"),
-        ('{"messages": [{"content": "a"}]}', "no list of messages with a role"),
-        (json.dumps({"messages": [QUESTION]}), "line 2: 'messages' holds no turn of the assistant after another"),
-        (json.dumps({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, REPLY]}), "only text is read"),
-        (json.dumps({"messages": [{"role": "user", "content": 3}, REPLY]}), "'content' is 3; only text is read"),
-    ],
-    ids=lambda value: value[:40],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("{", "line 2: no JSON"),
+    (DEEP, "line 2: no JSON"),
+    ("[1]", "line 2: a list, no object"),
+    ('{"prompt": "a"}', "line 2: 'answer' is missing"),
+    ('{"prompt": "a", "answer": 3}', "line 2: 'answer' is 3, no text"),
+    ('{"prompt": "", "answer": "b"}', "line 2: 'prompt' is '', no text"),
+    ('{"prompt": "a", "answer": "\\ud800"}', "line 2: 'answer' holds half of a surrogate pair"),
+    ('{"messages": "hello"}', "line 2: 'messages' is 'hello', no list of messages with a role"),
+    ('{"messages": [{"content": "a"}]}', "no list of messages with a role"),
+    (json.dumps({"messages": [QUESTION]}), "line 2: 'messages' holds no turn of the assistant after another"),
+    (json.dumps({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, REPLY]}), "only text is read"),
+    (json.dumps({"messages": [{"role": "user", "content": 3}, REPLY]}), "'content' is 3; only text is read"),
+], ids=lambda value: value[:40])  # fmt: skip
 def test_bad_lines_are_named_by_number(line, message, tmp_path, pocket):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n' + line + "\n\n{}\n")

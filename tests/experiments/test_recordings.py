@@ -138,39 +138,28 @@ def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_re
     assert len(decoded) == before and not folder.exists()
 
 
-def test_committed_tokens_are_used_for_their_model_alone(model, tokenizer, monkeypatch, decoded, tmp_path):
-    expected = record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
+def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_are_added(
+    model, tokenizer, monkeypatch, decoded, tmp_path
+):
     other = tiny(5, model.config.vocab_size)
-    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
-    count = recordings.commit(
-        recordings.folder(), paths.RECORDINGS, [recordings.identity(model)], {"command": "python -m a_test"}
-    )
-    assert count == len(expected)
+    mine, others = [[recordings.identity(one)] for one in (model, other)]
+    for one in (model, other):
+        record_once(one, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}) == 1
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
+    record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, SAMPLED, 16)
+    count = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {"command": "python -m a_test"})
     about = json.loads(paths.RECORDINGS.with_suffix(".json").read_text())
-    assert about["outputs"] == count and about["command"] == "python -m a_test"
+    assert about["outputs"] == count == len(expected) and about["command"] == "python -m a_test"
     assert about["tokens"] == sum(len(r.trace.tokens) for r in expected)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
     before = len(decoded)
     same_tokens(record_once(model, tokenizer, PROMPTS, SAMPLED, 16), expected)
     assert len(decoded) == before
-    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
-    assert len(decoded) == before + len(expected)
-
-
-def test_answers_are_added_to_those_of_the_same_models_alone(model, tokenizer, decoded, monkeypatch, tmp_path):
-    mine, others = [[recordings.identity(one)] for one in (model, tiny(5, model.config.vocab_size))]
-    record_once(model, tokenizer, PROMPTS[:1], SAMPLED, 16)
-    first = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
-    expected = record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
-    both = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
-    assert both == first + len(expected)
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
-    before = len(decoded)
-    record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
-    assert len(decoded) == before
-    record_once(tiny(5, model.config.vocab_size), tokenizer, PROMPTS[:1], SAMPLED, 16)
-    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == first
+    record_once(other, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert len(decoded) == before + 1
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == 1
 
 
 def test_damaged_files_are_named(model, tokenizer):

@@ -110,15 +110,12 @@ def test_values_of_other_prompts_are_refused():
         pooled_rate(Counts([1, 2], [1, 2]), ["a"])
 
 
-@pytest.mark.parametrize(
-    ("interval", "spec", "text"),
-    [
-        (Interval(1.234, 1.1, 1.36), ".2f", "1.23 (1.10\u2060–\u20601.36)"),
-        (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"),
-        (Interval(1.5, math.nan, math.nan), ".1f", "1.5 (–)"),
-        (Interval(math.nan, math.nan, math.nan), ".1f", "–"),
-    ],
-)
+@pytest.mark.parametrize(("interval", "spec", "text"), [
+    (Interval(1.234, 1.1, 1.36), ".2f", "1.23 (1.10\u2060–\u20601.36)"),
+    (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"),
+    (Interval(1.5, math.nan, math.nan), ".1f", "1.5 (–)"),
+    (Interval(math.nan, math.nan, math.nan), ".1f", "–"),
+])  # fmt: skip
 def test_a_format_applies_to_all_three_numbers(interval, spec, text):
     assert format(interval, spec) == text
 

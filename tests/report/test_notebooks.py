@@ -24,12 +24,8 @@ def test_the_source_is_sound(notebook):
     assert check.check_notebook(notebook) == []
 
 
-def test_the_profiles_name_only_what_the_notebooks_declare():
-    assert check.check_profiles(ROOT / "notebooks") == []
-
-
-def test_pages_and_notebooks_are_all_listed_and_labels_unique():
-    assert check.check_pages(ROOT) == []
+def test_profiles_name_what_notebooks_declare_and_pages_and_notebooks_are_listed_and_labels_unique():
+    assert check.check_profiles(ROOT / "notebooks") == check.check_pages(ROOT) == []
 
 
 @pytest.fixture(scope="session")

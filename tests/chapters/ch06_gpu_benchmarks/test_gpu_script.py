@@ -67,14 +67,11 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
     assert found["timed_dresd_over_plain"].words == numbers.MISSING and found["target"].words == "pocket"
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "message"),
-    [
-        (["--shape", "9t"], ValueError, "shape is '9t'; expected one of 68m"),
-        (["--device", "cuda:99"], ValueError, "device is 'cuda:99', which cannot be used here"),
-        (["--methods", "Sequoia"], SystemExit, "2"),
-    ],
-)
+@pytest.mark.parametrize(("words", "error", "message"), [
+    (["--shape", "9t"], ValueError, "shape is '9t'; expected one of 68m"),
+    (["--device", "cuda:99"], ValueError, "device is 'cuda:99', which cannot be used here"),
+    (["--methods", "Sequoia"], SystemExit, "2"),
+])  # fmt: skip
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, words, error, message):
     with pytest.raises(error, match=message):
         gpu.main([*SMALL, "--out", str(tmp_path / "out"), *words])

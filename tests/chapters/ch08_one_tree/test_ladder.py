@@ -17,7 +17,7 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments.pass_widths import counted, price_of
+from specdec_lib.experiments.pass_widths import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import load_pair
@@ -77,14 +77,6 @@ def test_no_run_of_the_sources_costs_less_than_hindsight():
         bound = least_cost(acceptable(trace, list(SOURCES.values())), prices)
         for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
             assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
-
-
-def test_a_run_costs_its_passes_and_its_steps():
-    prices = PassPrices({1: 1.0, 11: 2.0}, step=0.5, drafted_token=0.25)
-    run = replay(_texts(1)[0], SOURCES["PLD"])
-    by_hand = sum(1.0 + 0.1 * step.drafted + 0.5 for step in run.steps)
-    assert price_of(run, prices) == pytest.approx(by_hand)
-    assert counted([run], prices) == ([len(run.tokens) - 1], [pytest.approx(by_hand)])
 
 
 def test_selection_rules_choose_by_match_and_by_expected_acceptance():

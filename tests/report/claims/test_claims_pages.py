@@ -59,22 +59,14 @@ def test_numbers_stand_in_prose_with_their_intervals(tmp_path, monkeypatch):
     )
     text, warnings = build(tmp_path, page, monkeypatch, (NUMBERS, None))
     assert warnings == ""
-    assert (
-        "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36."
-        in text  # from the file
-    )
+    # The last is from the file.
+    assert "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36." in text
 
 
-@pytest.mark.parametrize(
-    "role, message",
-    [
-        ("num}`03/sped:.2f", "did you mean speed"),
-        ("num}`03/speed:q", "format"),
-        ("published}`rest", "no published number"),
-    ],
-)
-def test_a_number_that_is_not_there_ends_the_build(tmp_path, monkeypatch, role, message):
-    assert message in build(tmp_path, f"# Page\n\n{{{role}`", monkeypatch, (NUMBERS, None))[1]
+def test_a_number_that_is_not_there_is_a_warning_that_ends_the_build(tmp_path, monkeypatch):
+    page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
+    told = build(tmp_path, page, monkeypatch, (NUMBERS, None))[1]
+    assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
 
 
 def real_blocks():
@@ -105,9 +97,8 @@ def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run
         assert directives.contradicted(argument, frame_of(held)) == []
         for claim, verdicts in allowed.items():
             for verdict in set(rules.VERDICTS) - set(verdicts):
-                assert directives.contradicted(argument, frame_of(held | {claim: verdict})) == [
-                    (claim, verdicts, verdict)
-                ]
+                told = directives.contradicted(argument, frame_of(held | {claim: verdict}))
+                assert told == [(claim, verdicts, verdict)]
 
 
 def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, monkeypatch):
@@ -131,20 +122,13 @@ def test_a_sentence_that_presumes_nothing_known_is_refused(argument, message):
 
 # A claim in the table and in the figure ------------------------------------------------------------------------------
 
+RANGE = "rest-t1-he-greedy-13b to rest-t1-he-greedy-7b"
 ROW = rules.Claim(
-    "faster",
-    "REST, Table 1",
-    "It is <fast>.",
+    "faster", "REST, Table 1", "It is <fast>.", why="A small store.", note="Read this.",
     holds=(rules.parse_condition("03/speed > 1", ""), rules.parse_condition("03/slow > 1", "")),
     published={"03/speed": "rest-t1-he-greedy-7b"},
-    headline=(
-        rules.Headline(
-            "Speed-up", "rest-t1-he-greedy-13b to rest-t1-he-greedy-7b", {"03/speed": "here", "03/slow": "gpu"}
-        ),
-    ),
-    why="A small store.",
-    note="Read this.",
-)
+    headline=(rules.Headline("Speed-up", RANGE, {"03/speed": "here", "03/slow": "gpu"}),),
+)  # fmt: skip
 
 
 def judged_with(slow):
@@ -152,16 +136,13 @@ def judged_with(slow):
     return rules.judge([ROW], tables), tables
 
 
-@pytest.mark.parametrize(
-    "slow, verdict, said",
-    [
-        (Number(1.2, 1.1, 1.3), rules.HOLDS, ["03/slow &gt; 1: 1.2 (1.1"]),
-        (Number(1.0, 0.9, 1.1), rules.UNRESOLVED, ["03/slow &gt; 1: 1 (0.9", "; not resolved"]),
-        (Number(0.8, 0.7, 0.9), rules.FAILS, ["; false"]),
-        (Number(None, words="not available"), rules.UNTESTABLE, ["not available; no number", "are not at hand"]),
-        (None, rules.NO_NUMBER, ["no number yet; no number"]),
-    ],
-)
+@pytest.mark.parametrize("slow, verdict, said", [
+    (Number(1.2, 1.1, 1.3), rules.HOLDS, ["03/slow &gt; 1: 1.2 (1.1"]),
+    (Number(1.0, 0.9, 1.1), rules.UNRESOLVED, ["03/slow &gt; 1: 1 (0.9", "; not resolved"]),
+    (Number(0.8, 0.7, 0.9), rules.FAILS, ["; false"]),
+    (Number(None, words="not available"), rules.UNTESTABLE, ["not available; no number", "are not at hand"]),
+    (None, rules.NO_NUMBER, ["no number yet; no number"]),
+])  # fmt: skip
 def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said):
     html = table.to_html(*judged_with(slow))
     said = [*said, f"<b>{verdict}</b>", 'id="claim-faster"', "It is &lt;fast&gt;.", "Note: Read this."]

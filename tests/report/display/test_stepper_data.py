@@ -118,21 +118,14 @@ def test_no_text_ends_the_html_early():
     assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html), "it needs nothing else"
 
 
-@pytest.mark.parametrize(
-    ("runs", "prompts", "prices", "words"),
-    [
-        ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
-        ({"PLD": []}, {}, None, "0 prompts"),
-        ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
-        ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words):
+@pytest.mark.parametrize(("runs", "prompts", "prices", "words"), [
+    ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
+    ({"PLD": []}, {}, None, "0 prompts"),
+    ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
+    ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
+    ({"PLD": [run(CHAIN)]}, {"one": [1]}, None, r"have \d+ bytes; expected at most 100: give it fewer prompts"),
+])  # fmt: skip
+def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words, monkeypatch):
+    monkeypatch.setattr(stepper, "LIMIT", 100)
     with pytest.raises(ValueError, match=words):
         stepper.stepper(runs, Letters(), prompts, prices)
-
-
-def test_too_much_is_refused_with_its_size(monkeypatch):
-    monkeypatch.setattr(stepper, "LIMIT", 100)
-    with pytest.raises(ValueError, match=r"have \d+ bytes; expected at most 100: give it fewer prompts"):
-        stepper.stepper({"PLD": [run(CHAIN)]}, Letters(), {"one": points("hi")})
