@@ -1,7 +1,5 @@
 """Composed prices against sums by hand, sized systems against their widths, and PLD+'s tables against their rows."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """The commands: every one is listed and tells its options, what cannot be done is refused before a model is loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command ``datastore``: what it builds, prints and refuses."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

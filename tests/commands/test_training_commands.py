@@ -1,7 +1,5 @@
 """``train-acceptance-head``, ``train-heads`` and ``find-heads``: what they write and go on with, on tiny models."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The commands of one tree: any sources are fitted and priced, and a fit of one's own is what the tree drafts by."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

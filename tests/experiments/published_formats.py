@@ -1,7 +1,5 @@
 """Tiny files in the formats in which the data sets are published, and what writes them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

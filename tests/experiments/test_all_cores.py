@@ -1,7 +1,5 @@
 """Work in copies of the process is the work of one."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Calibration measures against counting."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

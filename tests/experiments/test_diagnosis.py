@@ -1,7 +1,5 @@
 """Will it help: the prediction is what a real run does, and bad lines are named."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

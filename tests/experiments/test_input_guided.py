@@ -1,7 +1,5 @@
 """The choice of the layer from replays, and what drafting costs."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_lib import Capture, record

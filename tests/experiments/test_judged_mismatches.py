@@ -1,7 +1,5 @@
 """The comparison with plain decoding: what differs is found, and called rounding only where it is."""
 
-from __future__ import annotations
-
 import json
 import math
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Metrics against small examples worked out by hand, identities, and brute force."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

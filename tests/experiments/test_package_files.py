@@ -1,7 +1,5 @@
 """Python files of packages: which are taken, in which order, and from where."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 

@@ -1,7 +1,5 @@
 """Prices of passes that others published: read, refused, and worked out again from the numbers they come from."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 import pytest

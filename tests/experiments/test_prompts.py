@@ -1,7 +1,5 @@
 """The book's prompts: as many as promised, each once, in two halves of the same kinds; and decoding them together."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

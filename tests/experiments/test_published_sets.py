@@ -1,7 +1,5 @@
 """The published data sets: what is written in a published format is what is read, and a fault is named with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

@@ -1,7 +1,5 @@
 """The real data sets, where they are: counts, ids, prompts and references. Needs SPECDEC_DATASETS."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The functions between prompts and tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that chapters share: the tokens of plain decoding, decoded once, and never those of another model."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

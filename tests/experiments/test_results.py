@@ -1,7 +1,5 @@
 """The results table against sums by hand and against the rates of runs, on made recordings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

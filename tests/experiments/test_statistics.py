@@ -1,7 +1,5 @@
 """Intervals against loops over the same draws, and against laws whose true value is known."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Sums of forwards against direct counts, the oracle and the regression against other ways to the same."""
 
-from __future__ import annotations
-
 from functools import cache
 from types import SimpleNamespace
 

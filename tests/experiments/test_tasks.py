@@ -1,7 +1,5 @@
 """Tasks by name: every name works, limits and seeds choose, and what is not there is refused in words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

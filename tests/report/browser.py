@@ -1,7 +1,5 @@
 """The installed Chromium, driven by playwright."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

@@ -1,7 +1,5 @@
 """Small notebooks for the tests of the runner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

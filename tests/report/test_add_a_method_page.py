@@ -1,7 +1,5 @@
 """The pages on adding a method and a claim: their blocks of Python run in order, and what they promise of a row is so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

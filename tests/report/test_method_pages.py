@@ -1,7 +1,5 @@
 """The method pages: one for each method, its code where the page says, its picture described."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import re

@@ -1,7 +1,5 @@
 """The notebooks: sound as they lie there, and right when run with the smallest parameters."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A chapter's table of numbers: what is saved is read back, and what cannot be saved is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

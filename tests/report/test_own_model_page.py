@@ -4,8 +4,6 @@ The names that the page calls placeholders (``my-model``, ``my-draft``, ``my-tex
 run as it stands there, made small by further words behind it (:data:`SMALLER`). One for which nobody says how it is run fails.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import re

@@ -1,7 +1,5 @@
 """The sources of the book: what every page must hold before anything is built."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the README shows runs as it stands, and its numbers are those of the committed tables."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,8 +4,6 @@ The pages are served from this machine, because a browser treats pages of one fo
 other; the first page is opened as a file as well, as a reader does.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from html.parser import HTMLParser

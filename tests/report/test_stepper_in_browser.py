@@ -1,7 +1,5 @@
 """The viewer of a generation, as a reader's browser runs them: keys, a phone, no network."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_lib import DraftTree

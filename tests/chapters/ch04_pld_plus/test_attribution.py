@@ -1,7 +1,5 @@
 """Attribution by copying against runs made by hand and against real runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The copying score against the whole matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The best occurrence in hindsight needs as few passes as the best of all sequences of choices."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

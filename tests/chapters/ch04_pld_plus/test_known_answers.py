@@ -1,7 +1,5 @@
 """Rules replayed on answers that others wrote, and what is made of their counts."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

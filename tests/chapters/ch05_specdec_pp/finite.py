@@ -1,7 +1,5 @@
 """Responses of a given length, by backward induction over the tokens left: another way to the costs of the endless ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drafts as arithmetic: the same rounds as the drafter itself, and the sums made of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

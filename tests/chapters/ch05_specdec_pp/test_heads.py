@@ -1,7 +1,5 @@
 """Heads are asked about the tokens that decoding meets, and timed by the right clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The solved decision process against enumeration, value iteration and simulation of the algorithm itself."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Policies on the same outputs: what is counted, chosen and compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

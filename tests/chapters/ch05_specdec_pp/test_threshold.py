@@ -1,7 +1,5 @@
 """Theorem 3.1 on random instances, and that its constant is the least its argument allows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``make gpu`` and ``make test-gpu``, also on a machine that has little installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

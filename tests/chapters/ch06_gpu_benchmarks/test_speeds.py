@@ -1,7 +1,5 @@
 """Timed runs and composed ones, each against sums that are written out."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

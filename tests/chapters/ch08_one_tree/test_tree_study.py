@@ -1,7 +1,5 @@
 """The ladder: hindsight chooses among sizes, prices choose for one tree, and shares are of the bound."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The static checks find the faults they name, and none in a sound notebook."""
 
-from __future__ import annotations
-
 import json
 import re
 

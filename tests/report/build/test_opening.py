@@ -1,7 +1,5 @@
 """The figure on a chapter's first screen: a copy of one that the page draws later."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

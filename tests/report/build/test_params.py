@@ -1,7 +1,5 @@
 """Declared parameters are read from the source, and everything else is refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdec_lib.report.build import params

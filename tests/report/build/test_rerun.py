@@ -1,7 +1,5 @@
 """What the page on running again takes from the notebooks."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import nbformat

@@ -1,8 +1,6 @@
 """The runner: refuses before it runs, writes whole copies, skips what has not changed, tells failures in words, and leaves no
 process behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

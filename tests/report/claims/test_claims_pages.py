@@ -1,7 +1,5 @@
 """What the pages show of the claims: numbers in prose, sentences that presume a verdict, the table and the figure."""
 
-from __future__ import annotations
-
 import io
 import re
 

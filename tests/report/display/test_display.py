@@ -1,7 +1,5 @@
 """Tables, coloured tokens and notices: what they put on a page."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -1,7 +1,5 @@
 """The pictures of the method pages show what the drafters do, and stay within their frames."""
 
-from __future__ import annotations
-
 import json
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,5 @@
 """What the figures draw, not how they look."""
 
-from __future__ import annotations
-
 import html
 import math
 import re

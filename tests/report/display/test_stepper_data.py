@@ -1,7 +1,5 @@
 """The data of the viewer are what the run did, and its prices those of the curves."""
 
-from __future__ import annotations
-
 import json
 import re
 
