@@ -41,19 +41,12 @@ def recordings(model, tokenizer):
     return recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
 
 
-def run_of(tokens: list[int]) -> Generation:
-    return Generation(tokens, [], "length", 1, 0.0)
-
-
-def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
+def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it_and_without_a_template_refused_by_name(tokenizer):
     prompt = Prompt("p", "t", ("Say add.", "Say sub."))
     first = "<|user|>Say add.<|assistant|>"
     second = first + "add<|end|><|user|>Say sub.<|assistant|>"
     assert recorded_runs.render(prompt, tokenizer) == tokenizer.encode(first)
     assert recorded_runs.render(prompt, tokenizer, ("add",)) == tokenizer.encode(second)
-
-
-def test_a_chat_without_a_chat_template_is_refused_by_name(tokenizer):
     bare = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     bare.chat_template = None
     with pytest.raises(ValueError, match="1 turns and 1 answers"):
@@ -67,8 +60,7 @@ def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tok
     first, second = [r for r in recordings if r.task == "talk"]
     assert (first.turn, second.turn) == (0, 1)
     said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
-    assert said
-    assert second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
+    assert said and second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
     assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
 
 
@@ -87,7 +79,7 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
 
 
 def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
-    runs = [run_of(list(r.trace.tokens)) for r in recordings]
+    runs = [Generation(list(r.trace.tokens), [], "length", 1, 0.0) for r in recordings]
     assert comparison.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
     runs[0].tokens[5] += 1
     runs[3].tokens.pop()

@@ -49,11 +49,13 @@ def same_tokens(ours, theirs):
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_the_second_chapter_decodes_nothing_and_has_the_same_runs(model, tokenizer, decoded, sampling):
+    with pytest.raises(TypeError, match="sampling is 128"):
+        record_once(model, tokenizer, PROMPTS, 128)
+    assert not decoded
     expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24)
-    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
-    assert len(decoded) == len(expected)
-    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
-    assert len(decoded) == len(expected)
+    for _ in range(2):
+        same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
+        assert len(decoded) == len(expected)
 
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_decoded(model, tokenizer, decoded):
@@ -104,8 +106,9 @@ def test_one_pass_gives_the_states_rows_and_outputs_of_token_by_token(model, tok
         np.testing.assert_allclose(fast.outputs.logprobs, slow.outputs.logprobs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture
 def altered(model, tokenizer):
-    """Records a prompt and puts another token into the file; its name."""
+    """A prompt is recorded, and another token stands in the file."""
     record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12)
     (path,) = recordings.folder().glob("*.json")
     about = json.loads(path.read_text())
@@ -114,18 +117,16 @@ def altered(model, tokenizer):
     recordings._checked.clear()
 
 
+@pytest.mark.usefixtures("altered")
 @pytest.mark.parametrize(("sample", "capture"), [(1, Capture()), (10**9, Capture((1,)))])
-def test_a_recording_that_the_model_does_not_write_is_an_error_that_names_its_prompt(
-    model, tokenizer, monkeypatch, sample, capture
-):
-    altered(model, tokenizer)
+def test_a_recording_that_the_model_does_not_write_names_its_prompt(model, tokenizer, monkeypatch, sample, capture):
     monkeypatch.setattr(recordings, "SAMPLE", sample)
     with pytest.raises(RecordingError, match=r"prompt 'one' of task 'code': token 5 .* --fresh"):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12, capture)
 
 
+@pytest.mark.usefixtures("altered")
 def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_rest(model, tokenizer, decoded):
-    altered(model, tokenizer)
     expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], GREEDY, 12)
     with recordings.fresh_folder() as folder:
         same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
@@ -179,9 +180,3 @@ def test_damaged_files_are_named(model, tokenizer):
 def test_tokens_that_cannot_be_a_run_are_refused(model, prompt, tokens, words):
     with pytest.raises(ValueError, match=words):
         record_known(model, prompt, tokens, "length", max_new_tokens=2)
-
-
-def test_a_length_in_place_of_the_sampling_is_refused_before_any_work(model, tokenizer, decoded):
-    with pytest.raises(TypeError, match="sampling is 128"):
-        record_once(model, tokenizer, PROMPTS, 128)
-    assert not decoded

@@ -41,8 +41,8 @@ def test_a_part_of_a_store_is_its_first_whole_documents(tokenizer):
         assert [part.document(i).tolist() for i in range(len(part))] == documents[:count]
 
 
-def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monkeypatch):
-    model = load_model("pocket", dtype="float32")[0]
+def test_states_and_dense_index_are_of_their_store_and_made_once(pocket, monkeypatch):
+    model, tokenizer = pocket
     index = stores.document_store("long", [list(range(5, 1500)), [7, 8, 9]], tokenizer)
     states = stores.dense_states(model, index)
     # Windows cover what lies beyond the first 1,024 tokens; the last token of a document has no continuation.
@@ -55,54 +55,52 @@ def test_states_and_dense_index_are_of_their_store_and_made_once(tokenizer, monk
     assert stores.dense_index(states, index, dims=16).path == found.path
 
 
-@pytest.fixture(scope="module")
-def prompts():
-    return book_prompts.load("choose", ("short text editing", "mathematics"), 3)[:5]
+PROMPTS = book_prompts.load("choose", ("short text editing", "mathematics"), 3)[:5]
 
 
-def ask(pocket, prompts, **options):
-    store = stores.response_store(*pocket, prompts, max_new_tokens=12, **options).store
+def ask(pocket, **options):
+    store = stores.response_store(*pocket, PROMPTS, max_new_tokens=12, **options).store
     return [store.document(i).tolist() for i in range(len(store))]
 
 
-def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket, prompts):
+def test_greedy_responses_in_a_padded_batch_are_those_of_plain_decoding(pocket):
     model, tokenizer = pocket
-    rendered = sorted((render(prompt, tokenizer) for prompt in prompts), key=len)
+    rendered = sorted((render(prompt, tokenizer) for prompt in PROMPTS), key=len)
     expected = [ids + generate(model, ids, max_new_tokens=12).tokens for ids in rendered]
     settings = model.generation_config.to_dict()
     try:  # penalties of the checkpoint do not reach the responses
         model.generation_config.update(repetition_penalty=1.8, no_repeat_ngram_size=2)
-        assert ask(pocket, prompts, batch=4) == expected
+        assert ask(pocket, batch=4) == expected
         assert model.generation_config.repetition_penalty == 1.8
     finally:
         model.generation_config = type(model.generation_config).from_dict(settings)
 
 
-def test_a_draft_model_of_a_cut_vocabulary_answers_in_the_target_s_tokens(prompts):
+def test_a_draft_model_of_a_cut_vocabulary_answers_in_the_target_s_tokens():
     model, tokenizer = load_model("pocket-draft", dtype="float32")
     vocabulary = DraftVocabulary([i for i in range(4000) if i % 300], 4000)
     model.draft_vocabulary = vocabulary
-    found = stores.response_store(model, tokenizer, prompts[:1], max_new_tokens=6).store.document(0).tolist()
-    expected = list(render(prompts[0], tokenizer))
+    found = stores.response_store(model, tokenizer, PROMPTS[:1], max_new_tokens=6).store.document(0).tolist()
+    expected = list(render(PROMPTS[0], tokenizer))
     with torch.inference_mode():
         for _ in range(6):
             logits = model(torch.tensor([vocabulary.to_draft(expected)])).logits[0, -1, : len(vocabulary)]
             expected += vocabulary.to_target([int(logits.argmax())])
-    assert found == expected and set(expected) <= set(vocabulary.ids.tolist()) | set(render(prompts[0], tokenizer))
+    assert found == expected and set(expected) <= set(vocabulary.ids.tolist()) | set(render(PROMPTS[0], tokenizer))
 
 
-def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, prompts, tmp_path, monkeypatch):
-    how = {"sampling": Sampling(temperature=1.0, top_p=0.95, seed=3), "samples": 3}
-    first = ask(pocket, prompts, **how)
-    other = ask(pocket, prompts, sampling=Sampling(temperature=1.0, top_p=0.95, seed=4), samples=3)
+def test_samples_of_one_prompt_differ_and_come_again_with_their_seed(pocket, tmp_path, monkeypatch):
+    how, other = ({"sampling": Sampling(1.0, top_p=0.95, seed=seed), "samples": 3} for seed in (3, 4))
+    first = ask(pocket, **how)
+    assert ask(pocket, **other) != first
     with monkeypatch.context() as patch:
         patch.setattr(stores, "_answer", lambda *_: pytest.fail("answered again"))
-        assert ask(pocket, prompts, **how) == first != other
+        assert ask(pocket, **how) == first
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "another"))
-    assert ask(pocket, prompts, **how) == first
-    assert len(first) == 3 * len(prompts) and any(first[i] != first[i + 1] for i in range(0, len(first), 3))
+    assert ask(pocket, **how) == first
+    assert len(first) == 3 * len(PROMPTS) and any(first[i] != first[i + 1] for i in range(0, len(first), 3))
     with pytest.raises(ValueError, match="greedy responses to one prompt are all the same"):
-        ask(pocket, prompts, samples=2)
+        ask(pocket, samples=2)
 
 
 def test_packages_give_files_that_are_neither_small_nor_huge_in_one_order(tmp_path):
