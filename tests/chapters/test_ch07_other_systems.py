@@ -64,18 +64,13 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     needed = Capture()
     for drafter in drafters.values():
         needed |= drafter.capture if drafter else Capture()
-    recordings = recorded_runs.record_prompts(
-        pair.target, pair.tokenizer, prompts.load("report", ["code editing"], 1), None, 16, needed
-    )
+    asked = prompts.load("report", ["code editing"], 1)
+    recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, asked, None, 16, needed)
     runs = {name: recorded_runs.runs_of(pair.target, recordings, drafter) for name, drafter in drafters.items()}
     table = systems.priced(recordings, runs, Prices({1: 1.0, 64: 1.0}, 1e9, network=0.0))
     assert (table.widths.map(len) - 1).max() <= 1.3 * 16
     speedup = results.ratio(table, "PLD", "plain", results.SPEED)
     assert speedup.value == pytest.approx(len(runs["plain"][0].steps) / len(runs["PLD"][0].steps))
-
-
-def numbers() -> dict[str, float]:
-    return {key: float(row["value"]) for key, row in published("pld_plus").items() if row["value"] != "not available"}
 
 
 @pytest.mark.parametrize(("system", "names", "method"), [
@@ -86,22 +81,21 @@ def test_systems_of_the_paper_find_their_methods(system, names, method):
     assert systems.ours(system, names) == method
 
 
-def test_published_rows_are_those_of_the_tables():
-    paper, number = systems.speedups_of_paper(), numbers()
+def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_of_their_means():
+    paper, rows = systems.speedups_of_paper(), published("pld_plus")
     assert set(paper.table) == {1, 2, 4, 11}
-    sizes = [number[f"pld-plus-t1-{size}b-lookahead-code"] for size in (7, 13, 33)]
+    sizes, ends = (
+        [float(rows[f"pld-plus-t1-{size}b-{name}-code"]["value"]) for size in (7, 13, 33)]
+        for name in ("lookahead", "h")
+    )
     row = paper[(paper.table == 1) & (paper.task == "code editing") & (paper.system == "Lookahead")]
     assert (row.low.item(), row.high.item()) == (min(sizes), max(sizes))
     here = {"Lookahead": {"code editing": Interval(1.5, 1.0, 2.0)}}
     line = systems.with_ours(paper, (1, 4), here).set_index("System").loc["Lookahead"]
-    sizes.append(number["pld-plus-t4-7b-lookahead-code"])
+    sizes.append(float(rows["pld-plus-t4-7b-lookahead-code"]["value"]))
     assert line["code editing"] == f"{min(sizes):.2f} to {max(sizes):.2f}"
     assert line["code editing, here"].value == 1.5 and line["summarisation, here"] is None
-
-
-def test_systems_stand_in_the_order_of_their_published_means():
-    order, number = systems.in_order(systems.speedups_of_paper(), 1, ["code editing"]), numbers()
-    ends = [number[f"pld-plus-t1-{size}b-h-code"] for size in (7, 13, 33)]
+    order = systems.in_order(paper, 1, ["code editing"])
     assert order["PLD+ (h)"] == pytest.approx((min(ends) + max(ends)) / 2)
     assert list(order) == sorted(order, reverse=True)
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")

@@ -20,7 +20,6 @@ from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.pass_widths import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import load_pair
 from tests.experiments.made import made_up
 
 
@@ -89,23 +88,21 @@ def test_selection_rules_choose_by_match_and_by_expected_acceptance():
     assert highest_score({"a": 1, "b": 9, "rest": 0}, doubtful) == "rest"
 
 
-def test_selection_verifies_one_source_at_a_time_and_leaves_the_text_as_it_is():
-    trace = _texts(1)[0]
+def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_and_forgets_with_them():
+    suffix, trace = SuffixDecoding(), _texts(1)[0]
     run = replay(trace, Selection(SOURCES | {"last": PromptLookup(2, 3)}, longest_match))
     assert run.tokens == trace.tokens
     assert all(step.tree.is_chain for step in run.steps) and len(run.steps) < len(trace.tokens) - 1
-
-
-def test_selection_among_suffix_sources_goes_by_their_match_and_forgets_with_them():
-    suffix, trace = SuffixDecoding(), _texts(1)[0]
     selection = Selection({"suffix": suffix, "last": PromptLookup(1, 3)}, longest_match)
-    steps = [
-        [(step.tree.tokens, step.path) for step in run.steps] for run in (replay(trace, selection) for _ in range(2))
-    ]
+
+    def steps():
+        return [(step.tree.tokens, step.path) for step in replay(trace, selection).steps]
+
+    first, second = steps(), steps()
     # The second time the whole answer is known: its copies begin sooner.
-    assert len(steps[1]) < len(steps[0]) and suffix.match >= SAM_MATCH
+    assert len(second) < len(first) and suffix.match >= SAM_MATCH
     selection.reset()
-    assert [(step.tree.tokens, step.path) for step in replay(trace, selection).steps] == steps[0]
+    assert steps() == first
 
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
@@ -129,24 +126,19 @@ def _replies(count: int = 6) -> list[Reply]:
     return [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(count)]
 
 
-@pytest.fixture
-def store(tmp_path) -> SuffixIndex:
-    build_from_texts(tmp_path / "store", TEXTS, load_pair("pocket", "pocket")[2], progress=False)
-    return SuffixIndex.open(tmp_path / "store")
-
-
 def test_answers_are_spread_over_a_set_and_empty_ones_left_out():
     replies = [*_replies(10), Reply("x", "made", "asked", "")]
     assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
     assert len(large_models.spread(replies, 99)) == 10
 
 
-def test_rows_are_those_of_replays_and_absent_sets_are_named(store, monkeypatch):
+def test_rows_are_those_of_replays_and_absent_sets_are_named(tokenizer, tmp_path, monkeypatch):
     def missing() -> list[Reply]:
         raise MissingData("not here")
 
     monkeypatch.setattr(large_models, "SETS", {"here": _replies, "elsewhere": missing})
-    tokenizer = load_pair("pocket", "pocket")[2]
+    build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
+    store = SuffixIndex.open(tmp_path / "store")
     weights = TreeProbabilities.unfitted(list(large_models.sources(store)))
     drafters = large_models.rungs(store, PRICES, (2, 8), weights)
     found = large_models.replayed(tokenizer, store, drafters, 4)
