@@ -9,7 +9,7 @@ import pytest
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.metrics import counts, pooled
-from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate, ratio_of_means, ratio_of_rates
+from specdec_lib.experiments.statistics import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
 
 def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
@@ -106,16 +106,6 @@ def test_values_of_other_prompts_are_refused():
         ratio_of_means([1, 2], [1, 2, 3])
     with pytest.raises(ValueError, match="as many of each"):
         pooled_rate(Counts([1, 2], [1, 2]), ["a"])
-
-
-@pytest.mark.parametrize(("interval", "spec", "text"), [
-    (Interval(1.234, 1.1, 1.36), ".2f", "1.23 (1.10\u2060–\u20601.36)"),
-    (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"),
-    (Interval(1.5, math.nan, math.nan), ".1f", "1.5 (–)"),
-    (Interval(math.nan, math.nan, math.nan), ".1f", "–"),
-])  # fmt: skip
-def test_a_format_applies_to_all_three_numbers(interval, spec, text):
-    assert format(interval, spec) == text
 
 
 def run(*steps, prefill=0.5):

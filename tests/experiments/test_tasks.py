@@ -21,16 +21,12 @@ def test_the_environment_variable_names_the_root_and_an_argument_overrides_it(ro
     assert len(load_task("humaneval")) == 20
     other = tmp_path_factory.mktemp("other")
     write(other / "humaneval/HumanEval.jsonl", jsonl(HUMANEVAL))
-    assert len(load_task("humaneval", other)) == 1
-    assert len(load_task("humaneval", str(other))) == 1
+    assert len(load_task("humaneval", other)) == len(load_task("humaneval", str(other))) == 1
 
 
-@pytest.mark.parametrize(("limit", "count"), [(None, 20), (0, 0), (1, 1), (7, 7), (20, 20), (99, 20)])
-def test_a_limit_gives_the_first_prompts_of_the_file(root, limit, count):
-    assert [p.id for p in load_task("humaneval", root, limit=limit)] == [f"HumanEval/{k}" for k in range(count)]
-
-
-def test_a_seed_permutes_the_file_and_the_limit_cuts_afterwards(root):
+def test_a_limit_gives_the_first_prompts_and_a_seed_permutes_the_file_before(root):
+    for limit, count in ((None, 20), (0, 0), (1, 1), (7, 7), (20, 20), (99, 20)):
+        assert [p.id for p in load_task("humaneval", root, limit=limit)] == [f"HumanEval/{k}" for k in range(count)]
     in_order = load_task("humaneval", root)
     shuffled = load_task("humaneval", root, seed=42)
     assert shuffled != in_order and sorted(p.id for p in shuffled) == sorted(p.id for p in in_order)

@@ -29,23 +29,14 @@ def browser():
         yield browser
 
 
-def written(path, viewer):
-    """The address of a page that holds a viewer."""
-    html = f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>"
-    path.write_text(html, encoding="utf-8")
-    return path.as_uri()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    runs = {"PLD": [DRAFTED, DRAFTED], "plain": [PLAIN, PLAIN]}
-    prompts = {"first": points("</script> $x$"), "second": points("other\n")}
-    return written(tmp_path_factory.mktemp("stepper") / "index.html", stepper.stepper(runs, Letters(), prompts, PRICES))
-
-
 @pytest.fixture
-def page(browser, address):
-    page = browser.new_page()
+def page(browser, tmp_path):
+    """A page that holds a viewer."""
+    runs = {"PLD": [DRAFTED, DRAFTED], "plain": [PLAIN, PLAIN]}
+    viewer = stepper.stepper(runs, Letters(), {"first": points("</script> $x$"), "second": points("other\n")}, PRICES)
+    html = f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>"
+    (tmp_path / "index.html").write_text(html, encoding="utf-8")
+    page, address = browser.new_page(), (tmp_path / "index.html").as_uri()
     page.set_default_timeout(20000)  # a busy machine
     facts = visit(page, address)
     assert facts["errors"] == [] and facts["requests"] == [address]
@@ -59,15 +50,6 @@ def summary(page):
 
 def step(page):
     return page.get_by_role("slider").input_value()
-
-
-def press(page, *keys):
-    """The steps after each of some keys, pressed wherever the focus is."""
-    found = []
-    for key in keys:
-        page.keyboard.press(key)
-        found.append(step(page))
-    return "".join(found)
 
 
 def choose(page, label, option):
@@ -85,17 +67,16 @@ def test_the_first_step_says_what_was_drafted_accepted_and_paid(page):
         "So far 2.00 tokens per pass, and 0.80 times as fast as plain decoding on this machine."
     )
     assert facts(page) == {
-        "Width of the pass": "4 tokens",
-        "Price of the pass (one token = 1)": "2.00",
-        "Price of drafting": "0.50",
-        "Tokens per pass so far": "2.00",
-        "Speed-up so far": "0.80",
-    }
+        "Width of the pass": "4 tokens", "Price of the pass (one token = 1)": "2.00", "Price of drafting": "0.50",
+        "Tokens per pass so far": "2.00", "Speed-up so far": "0.80",
+    }  # fmt: skip
 
 
 def test_keys_buttons_and_the_slider_step_through(page):
     page.get_by_role("button", name="one step on").focus()
-    assert press(page, "ArrowRight", "ArrowRight", "ArrowRight", "Home", "End", "ArrowLeft") == "233032"
+    for key, at in zip("ArrowRight ArrowRight ArrowRight Home End ArrowLeft".split(), "233032", strict=True):
+        page.keyboard.press(key)
+        assert step(page) == at
     # 5 tokens for two passes over 4 with their look-ups: 5 / 5.
     assert summary(page).endswith("2.50 tokens per pass, and 1.00 times as fast as plain decoding on this machine.")
     page.get_by_role("slider").fill("3")
@@ -106,17 +87,13 @@ def test_keys_buttons_and_the_slider_step_through(page):
     assert summary(page).startswith("Step 0. The pass over the prompt")
 
 
-def test_the_draft_is_a_list_that_says_each_nodes_fate_score_and_source(page):
+def test_the_draft_is_a_list_that_says_each_nodes_fate_and_what_is_chosen_is_shown_at_the_same_place(page):
     page.get_by_role("slider").fill("2")
     draft = page.get_by_role("region", name="Draft of this step")
     nodes = [" ".join(text.split()) for text in draft.locator(".node").all_inner_texts()]
     assert nodes == [
         "last token: c", "accepted: d 0.50 prompt", "accepted: z 0.12 store", "the target's own: e", "refused: y 0.25 store",
     ]  # fmt: skip
-
-
-def test_another_prompt_method_or_price_is_shown_at_the_same_place_of_the_text(page):
-    page.get_by_role("slider").fill("2")
     choose(page, "Method", "plain")
     assert step(page) == "5" and summary(page).startswith("Step 5 of 6. The target wrote “e” itself.")
     assert facts(page)["Speed-up so far"] == "1.00" and facts(page)["Price of drafting"] == "0.00"

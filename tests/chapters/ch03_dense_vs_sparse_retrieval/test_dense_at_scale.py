@@ -15,10 +15,10 @@ from specdec_lib.experiments import recorded_runs, stores
 from specdec_lib.experiments.metrics import pooled
 
 
-def test_each_size_is_a_store_of_its_own_with_its_own_states(monkeypatch, tmp_path):
+def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch, tmp_path):
     """The counts with the first part of a store are those of DReSD on an index that was built for that part alone."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    model, tokenizer = load_model("pocket", "cpu", "float32")
+    model, tokenizer = pocket
     index = stores.text_store("stdlib", tokenizer, 12_000)
     prompts = book_prompts.load("report", ("code editing",), 2)
     recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
@@ -64,10 +64,10 @@ def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_ad
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 
 
-def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(monkeypatch, tmp_path):
+def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(pocket, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     monkeypatch.setattr(dense_at_scale, "ANSWER", 8)
-    (model, tokenizer), (other, _) = (load_model(name, "cpu", "float32") for name in ("pocket", "pocket-draft"))
+    (model, tokenizer), (other, _) = pocket, load_model("pocket-draft", "cpu", "float32")
     tasks = {"code": ("code editing",), "editing": ("short text editing",)}
     how = {"greedy": None, "nucleus": Sampling(0.7, top_p=0.95, seed=0)}
 

@@ -99,6 +99,9 @@ def test_a_token_on_many_rows_gets_many_chances(chance, count):
 
 def test_rows_that_share_a_token_are_accepted_more_and_rows_that_do_not_less():
     """Independent draws give a shared token several chances, but two rows can both match, or both miss."""
+    one, none = torch.tensor([[0.25, 0.75]], dtype=torch.float64), DraftTree([], [])
+    assert torch.equal(released_rules.released_law(none, one, "rest"), one[0]), "an empty draft leaves the target alone"
+    assert released_rules.released_accepted(none, one) == released_rules.exact_accepted(none, one) == 0.0
     p = torch.tensor([[0.4, 0.4, 0.2]] * 4, dtype=torch.float64)
     apart = DraftTree.from_drafts([[0], [1]])
     assert released_rules.exact_accepted(apart, p) == pytest.approx(0.8)
@@ -144,13 +147,6 @@ def test_typical_acceptance_is_found_out(seed):
     (emitted,) = counts
     assert law.tolist() == [float(token == emitted) for token in range(VOCABULARY)]
     assert released_rules.total_variation(law, p[0]) == pytest.approx(1 - float(p[0][emitted]))
-
-
-def test_an_empty_draft_leaves_the_target_alone():
-    p = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
-    tree = DraftTree([], [])
-    assert torch.equal(released_rules.released_law(tree, p, "rest"), p[0])
-    assert released_rules.released_accepted(tree, p) == released_rules.exact_accepted(tree, p) == 0.0
 
 
 def recorded_by(pocket, sampling, drafter=PromptLookup(num_tokens=3)):

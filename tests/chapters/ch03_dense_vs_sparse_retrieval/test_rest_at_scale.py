@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from specdec_lib import load_model, paths
+from specdec_lib import paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, recorded_chats, rest_at_scale
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
 from specdec_lib.drafters import Rest
@@ -32,8 +32,7 @@ def case(monkeypatch, tmp_path):
     return Case("someone", "chat", "greedy", replies, {"chat": lambda: texts(*(TEXT + str(i) for i in range(30)))})
 
 
-def test_rows_are_prompts_and_count_what_the_replays_do(case):
-    tokenizer = load_model("pocket")[1]
+def test_rows_are_prompts_and_count_what_the_replays_do(case, tokenizer):
     frame = rest_at_scale.case_counts(case, tokenizer, (300, 2000))
     assert list(frame.groupby("stored").size()) == [3, 3] and set(frame.variant) == {rest_at_scale.PUBLISHED}
     rows = measures.largest(rest_at_scale.select(frame, "someone"))
@@ -50,14 +49,13 @@ def test_rows_are_prompts_and_count_what_the_replays_do(case):
     assert rows.cut.sum() == 0
 
 
-def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, monkeypatch, tmp_path):
+def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, tokenizer, monkeypatch, tmp_path):
     (tmp_path / "packages").mkdir()
     for i in range(30):
         (tmp_path / "packages" / f"m{i}.py").write_text(f"{TEXT}{i}\n{TEXT}")
     monkeypatch.setattr(stores, "SHARD_TOKENS", 1000)
     packages = {"code": lambda: package_files(installed=[tmp_path / "packages"])}
     code = dataclasses.replace(case, name=rest_at_scale.CODE, kind="code", stores=packages)
-    tokenizer = load_model("pocket")[1]
     rows = rest_at_scale.case_counts(code, tokenizer, (300, 1000, 2000, 4000))
     frame = rows[rows.variant == rest_at_scale.PUBLISHED]
     sizes = frame.stored.unique()
@@ -68,15 +66,12 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, mon
     assert set(variants.stored) == {sizes[-1]} and set(variants.variant) == set(rest_at_scale.VARIANTS)
 
 
-def test_the_largest_stores_of_equal_size_are_compared():
+def test_the_largest_stores_of_equal_size_are_compared_at_the_price_and_sizes_that_the_paper_implies():
     ours, theirs = (pd.DataFrame({"stored": sizes}) for sizes in ([10, 100, 1000], [9.5, 98, 3000]))
     first, second = rest_at_scale.equally_large(ours, theirs)
     assert (first.stored.item(), second.stored.item()) == (100, 98)
     with pytest.raises(ValueError, match="to a tenth"):
         rest_at_scale.equally_large(ours, theirs * 1.5)
-
-
-def test_own_price_of_a_step_and_sizes_are_what_the_paper_implies():
     # Table 2: mean length, and milliseconds a token, of which plain decoding takes 27.89.
     table_2 = [(1.96, 15.28), (2.18, 13.98), (2.35, 13.24), (2.45, 12.99), (2.65, 11.82)]
     found = rest_at_scale.own_step_price()
@@ -101,7 +96,7 @@ def test_without_data_the_missing_file_is_named(monkeypatch, tmp_path):
         recorded_chats.cases()
 
 
-def test_an_answer_to_a_replayed_question_is_not_stored_whoever_gave_it():
+def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():
     stored = [
         Reply("x", "b", "Question: who wrote hamlet", "He did.", questions=("who wrote  Hamlet",)),
         Reply("y", "b", "And when?", "Then.", questions=("AND WHEN?",)),
@@ -110,9 +105,6 @@ def test_an_answer_to_a_replayed_question_is_not_stored_whoever_gave_it():
     ]
     texts = recorded_chats.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
     assert list(texts) == ["Who wrote Faust? Goethe."]
-
-
-def test_the_order_mixes_sources_and_is_that_of_the_texts_alone():
     replies = [Reply(str(i), "m", f"Ask {i}?", "Yes.") for i in range(20)]
     texts, reversed_texts = (recorded_chats.mixed_texts(these, []) for these in (replies, replies[::-1]))
     assert list(texts) == list(reversed_texts) != sorted(texts) and texts.key == reversed_texts.key

@@ -87,26 +87,15 @@ YES, NO, MAYBE, NONE = (1.1, 1.2), (0.8, 0.9), (0.9, 1.1), "not available"
 
 
 @pytest.mark.parametrize("first, second, partly, expected", [
-    (YES, YES, "some", rules.HOLDS),
-    (YES, MAYBE, "some", rules.PARTLY),
-    (YES, NO, "some", rules.PARTLY),
-    (MAYBE, MAYBE, "some", rules.UNRESOLVED),
-    (MAYBE, NO, "some", rules.UNRESOLVED),
-    (NO, NO, "some", rules.FAILS),
-    (YES, MAYBE, None, rules.UNRESOLVED),
-    (MAYBE, NO, None, rules.FAILS),
-    (YES, MAYBE, ["03/a > 1"], rules.PARTLY),
-    (MAYBE, YES, ["03/a > 1"], rules.UNRESOLVED),
-    (NO, MAYBE, ["03/a > 1"], rules.FAILS),
+    (YES, YES, "some", rules.HOLDS), (YES, MAYBE, "some", rules.PARTLY), (YES, NO, "some", rules.PARTLY),
+    (MAYBE, MAYBE, "some", rules.UNRESOLVED), (MAYBE, NO, "some", rules.UNRESOLVED), (NO, NO, "some", rules.FAILS),
+    (YES, MAYBE, None, rules.UNRESOLVED), (MAYBE, NO, None, rules.FAILS), (YES, MAYBE, ["03/a > 1"], rules.PARTLY),
+    (MAYBE, YES, ["03/a > 1"], rules.UNRESOLVED), (NO, MAYBE, ["03/a > 1"], rules.FAILS),
     # A text decides nothing; a false condition of all and a true one of some still do.
-    (YES, NONE, None, rules.UNTESTABLE),
-    (NO, NONE, None, rules.FAILS),
-    (YES, NONE, "some", rules.PARTLY),
-    (NO, NONE, "some", rules.UNTESTABLE),
+    (YES, NONE, None, rules.UNTESTABLE), (NO, NONE, None, rules.FAILS),
+    (YES, NONE, "some", rules.PARTLY), (NO, NONE, "some", rules.UNTESTABLE),
     # A plain number that is no count has no interval: the chapter is still to save one.
-    (YES, 1.5, None, rules.NO_NUMBER),
-    (NO, 1.5, "some", rules.NO_NUMBER),
-    (YES, 2, None, rules.HOLDS),
+    (YES, 1.5, None, rules.NO_NUMBER), (NO, 1.5, "some", rules.NO_NUMBER), (YES, 2, None, rules.HOLDS),
 ])  # fmt: skip
 def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, first, second, partly, expected):
     row = ROW | {"exact": "", "holds": ["03/a > 1", "03/b > 1"]}

@@ -25,7 +25,8 @@ FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [
     (0.123456, None, "0.123"), (12345, None, "12,345"), (0.5, ".1%", "50.0%"), (3.0, ",d", "3"),
     (np.nan, ".2f", MISSING), (None, None, MISSING), (True, None, "True"), ("x", ".2f", "x"),
     (2, lambda value: f"{value}×", "2×"), (Interval(1.25, 1.125, 1.5), ".2f", "1.25 (1.12\u2060–\u20601.50)"),
-    (Interval(1.5, np.nan, np.nan), ".2f", "1.50 (–)"),
+    (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"), (Interval(1.5, np.nan, np.nan), ".2f", "1.50 (–)"),
+    (Interval(np.nan, np.nan, np.nan), ".1f", "–"),
 ])  # fmt: skip
 def test_a_cell_is_formatted_as_asked(value, spec, text):
     assert format_cell(value, spec) == text
@@ -90,6 +91,8 @@ def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
 
 
 def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(tmp_path, monkeypatch):
+    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
+    assert session.notice("default") is session.notice("full") is None
     run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
     monkeypatch.setenv(run_context.VARIABLE, run.dumps())
     frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
@@ -130,8 +133,3 @@ def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
     assert "<i>" not in page and "<b><" in text and text.endswith("xa & <i>")
     title = "step 1: drafted and rejected (no part of the text), proposed by PLD; 0 of 1 accepted"
     assert shown[1] == ("rejected", title, "↵")
-
-
-def test_only_a_smoke_page_carries_a_warning():
-    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
-    assert session.notice("default") is None and session.notice("full") is None

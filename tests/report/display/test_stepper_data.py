@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from specdec_lib import DraftTree, Generation, generate, load_model
+from specdec_lib import DraftTree, Generation, generate
 from specdec_lib.decoding.results import Step
 from specdec_lib.drafters import PromptLookup, TokenRecycling
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
@@ -86,8 +86,8 @@ def test_a_wide_draft_and_a_long_prompt_are_cut_and_say_so():
     assert one["p"][one["a"][1]] == one["a"][0] and all(parent < node for node, parent in enumerate(one["p"]))
 
 
-def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
-    target, tokenizer = load_model("pocket")
+def test_the_real_runs_of_the_pocket_target_come_out_token_for_token(pocket):
+    target, tokenizer = pocket
     prompt = tokenizer("for name in names:\n    print(name)\nfor name in")["input_ids"]
     runs = {
         name: [generate(target, prompt, drafter, max_new_tokens=24, eos_token_id=())]
