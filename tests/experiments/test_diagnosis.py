@@ -15,10 +15,6 @@ from specdec_lib.experiments.diagnosis import TokensAlone, bits, copied_tokens, 
 from specdec_lib.report.display import diagnosis_page
 
 CODE = "def add(total, x):\n    total = total + x\n    return total\n"
-TEXTS = [
-    f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
-    for name in ("amount", "rows", "count")
-]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +29,8 @@ def decoded(pocket):
     """Prompts with what the model writes after them, as tokens; those whose text has these tokens and no others."""
     model, tokenizer = pocket
     runs = {}
-    for prompt in TEXTS:
+    for name in ("amount", "rows", "count"):
+        prompt = f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
         run = generate(model, list(tokenizer(prompt)["input_ids"]), max_new_tokens=32, eos_token_id=[])
         text = tokenizer.decode(run.tokens)
         if list(tokenizer(text, add_special_tokens=False)["input_ids"]) == run.tokens:
@@ -76,15 +73,12 @@ def test_methods_that_need_more_than_tokens_are_left_out_with_what_they_need(poc
     assert set(built) | set(needs) == set(methods.METHODS)
 
 
-@pytest.mark.parametrize(("prompt", "answer", "copied"), [
-    ("abcdefgh", "abcd", 4), ("abcdefgh", "abc", 0), ("abcdefgh", "xabcdexefgh", 9), ("abcdefgh", "abcdabcd", 8),
-    ("aaaaaa", "aaaaab", 5), ("", "abcd", 0),
-])  # fmt: skip
-def test_copied_tokens_by_hand(prompt, answer, copied):
-    assert copied_tokens(list(map(ord, prompt)), list(map(ord, answer))) == copied
-
-
-def test_an_answer_that_stands_in_its_prompt_has_few_bits_after_it():
+def test_an_answer_that_stands_in_its_prompt_has_copied_tokens_and_few_bits_after_it():
+    for prompt, answer, copied in (
+        ("abcdefgh", "abcd", 4), ("abcdefgh", "abc", 0), ("abcdefgh", "xabcdexefgh", 9), ("abcdefgh", "abcdabcd", 8),
+        ("aaaaaa", "aaaaab", 5), ("", "abcd", 0),
+    ):  # fmt: skip
+        assert copied_tokens(list(map(ord, prompt)), list(map(ord, answer))) == copied
     text = "def area(width, height):\n    return width * height\n"
     assert bits(text, "Say this again: " + text) < bits(text) / 4
     assert bits(text, "0123456789") == pytest.approx(bits(text), rel=0.1)

@@ -11,20 +11,8 @@ import pytest
 
 from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, replies
 from specdec_lib.experiments.tasks import load_task
-from tests.experiments.published_formats import (
-    ALPACA,
-    ESSAYS,
-    HUMANEVAL,
-    MBPP,
-    ONE_TURN,
-    TWO_TURNS,
-    editor,
-    jsonl,
-    publish,
-    write,
-    xatu,
-    zipped,
-)
+from tests.experiments import published_formats as formats
+from tests.experiments.published_formats import ALPACA, ESSAYS, HUMANEVAL, MBPP, TWO_TURNS, jsonl, publish, write
 
 GIVEN, PLUS = "```{}\ngiven()\n```…", ' Generate only the required code enclosed in "```"'
 ESSAY = "Essay: Draft 1 of {0}.\nFeedback: Read <this>.\nClear words.\nRevise the essay using the expert feedback."
@@ -41,6 +29,7 @@ EDITED = {
     "switch": f"…{GIVEN.format('python')}Input: similar input\nOutput: similar output…Input: target input\n…",
 }
 BUG = "Fix bugs in f.\n\ndef f(x):\n    return y\n\ndef check(f): pass"
+ADD = "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2"
 # The task, its options, and of each prompt the id, the last turn (… is any text) and the answer.
 SETS = [
     ("humaneval", {}, [("HumanEval/7", HUMANEVAL["prompt"], "    return x\n")]),
@@ -69,7 +58,7 @@ SETS = [
         ("EditEval/0", "Change it.\n\na()", "b()"),
         ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
     ]),
-    ("mbpp", {}, [(n, "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb") for n in ("11", "510")]),
+    ("mbpp", {}, [(number, ADD, "a\nb") for number in ("11", "510")]),
 ]  # fmt: skip
 CONTINUED = {("humaneval", None), ("codealpaca", None)}
 
@@ -89,7 +78,7 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
 
 @pytest.mark.parametrize("name", ["cluster/cluster_{}.jsonl", "code_{}_primary.jsonl"])
 def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
-    for place, text in editor(name).items():
+    for place, text in formats.editor(name).items():
         write(tmp_path / place, text)
     assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
 
@@ -103,8 +92,8 @@ def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
 
 
 def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
-    files = xatu(("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0))
-    for place, text in files.items():
+    edits = [("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0)]
+    for place, text in formats.xatu(*edits).items():
         write(tmp_path / place, text)
     with caplog.at_level(logging.WARNING):
         (prompt,) = load_task("xatu", tmp_path)
@@ -180,7 +169,7 @@ BROKEN = [
     ("gsm8k", GSM, {"question": "q", "answer": "4"}, "field 'answer' has no '####'"),
     ("gsm8k", f"{GSM}.gz", b"not packed", "test.jsonl.gz: cannot be unpacked"),
     ("gsm8k", f"{GSM}.gz", gzip.compress(b"x" * 5000)[:-9], "test.jsonl.gz: cannot be unpacked"),
-    ("gsm8k", f"{GSM}.zip", zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
+    ("gsm8k", f"{GSM}.zip", formats.zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
     ("alpaca", OTHER, "{}", "holds a dict; expected a list of objects"),
     ("alpaca", OTHER, "[\n1,\n}", "is not JSON (Expecting value, line 3, column 1)"),
     ("alpaca", OTHER, json.dumps([ALPACA[0], "text"]), "record 2: is a str; expected an object"),
@@ -229,7 +218,7 @@ def test_lines_before_a_fault_are_given_and_marks_and_line_ends_are_read(tmp_pat
 
 
 def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path):
-    write(tmp_path / MT, jsonl(ONE_TURN, TWO_TURNS))
+    write(tmp_path / MT, jsonl(formats.ONE_TURN, TWO_TURNS))
     write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
     first, second = replies.mt_bench_replies(tmp_path)
     read = (first.id, first.text, first.tokens, first.steps, first.seconds)
@@ -242,7 +231,7 @@ def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path)
     for way, texts in {"greedy": ["a"], "nucleus9": ["b"], "all": ["b", "c", "a"]}.items():
         assert [reply.text for reply in replies.oasst_replies("llama2-70b", way, tmp_path)] == texts
     row = {"task_id": "HumanEval/0", "all_code": "Do it.\n\n### Response: Here.", "completion": "pass"}
-    packed = zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
+    packed = formats.zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
     write(tmp_path / f"{replies.WIZARDCODER.place}.zip", packed)
     (reply,) = replies.wizardcoder_replies(tmp_path)
     assert (reply.id, reply.prompt, reply.text) == ("HumanEval/0", "Do it.\n\n", "pass")

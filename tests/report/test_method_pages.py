@@ -34,9 +34,7 @@ def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_m
     drafter = METHODS[method].drafter
     link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
     home = [page for page in PAGES if link in text(page)]
-    assert [page.stem for page in home] == [METHODS[method].page], (
-        f"{method}: write its page of book/methods with {link}"
-    )
+    assert [page.stem for page in home] == [METHODS[method].page], f"{method}: write its page with {link}"
     assert f"`{METHODS[method].paper}`" in text(home[0])
     bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
     sources = {base.__module__.replace(".", "/") + ".py" for base in bases}

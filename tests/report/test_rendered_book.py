@@ -17,6 +17,7 @@ from specdec_lib.report.build import book
 from specdec_lib.report.claims import rules, table
 from tests.report.browser import lacking, open_browser, served, visit
 
+pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
 HTML = ROOT / "_build" / "html"
 PHONE = 500

@@ -21,6 +21,13 @@ def random_policy(rounds: Rounds, rng: np.random.Generator) -> Policy:
     return [*(rng.random(len(c)) < share for c in rounds.contexts[:-1]), rounds.fixed(1)[-1]]
 
 
+def bound_of(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> float:
+    """The threshold of the theorem."""
+    return threshold.stopping_threshold(
+        costs, threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops))
+    )
+
+
 def endless_of(rounds: Rounds, costs: Costs, stops: Policy) -> Ending:
     found = mdp.outcome(rounds, stops)
     return mdp.endless(rounds, found.relative(costs), found.cost(costs))
@@ -35,10 +42,8 @@ def test_the_theorem_never_fails():
         rounds, costs = Rounds.of(pair, int(rng.integers(2, 7))), random_costs(rng)
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
-            constant = threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops))
-            bound = threshold.stopping_threshold(costs, constant)
-            decision = compare(rounds, costs, ending, stops)
-            assert threshold.counterexamples(rounds, decision, bound) == 0
+            bound = bound_of(rounds, costs, ending, stops)
+            assert threshold.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
             applied += sum(int((1 - alive >= bound).sum()) for alive in rounds.alive[:-1])
     assert applied > INSTANCES
 
@@ -51,9 +56,8 @@ def test_the_theorem_never_fails_in_a_response_of_given_length():
         after = finite_costs(rounds, costs, tokens, stops)
         for left in range(2, tokens + 1):
             own, ending = limited(rounds, list(after[:left]))
-            constant = threshold.delta(own, costs, threshold.cases(own, costs, ending, stops))
-            decision = compare(own, costs, ending, stops)
-            assert threshold.counterexamples(own, decision, threshold.stopping_threshold(costs, constant)) == 0
+            bound = bound_of(own, costs, ending, stops)
+            assert threshold.counterexamples(own, compare(own, costs, ending, stops), bound) == 0
 
 
 def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candidate_costs_c1_at_least():

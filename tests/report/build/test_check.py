@@ -49,36 +49,30 @@ def test_a_sound_notebook_has_no_fault_and_its_parameters_cell_a_line_for_each_p
     assert any("canonically" in fault for fault in check.check_notebook(path))
 
 
-@pytest.fixture
-def book(tmp_path):
+def test_a_sound_book_has_no_fault_and_pages_and_claims_that_cannot_be_read_are_found(tmp_path):
+    toc = "format: jb-book\nroot: intro\nparts:\n- chapters:\n  - file: notebooks/01_small\n"
     write_notebook(tmp_path / "notebooks")
     (tmp_path / "book" / "notebooks").mkdir(parents=True)
-    (tmp_path / "book" / "intro.md").write_text("# Title\n")
-    (tmp_path / "book" / "_toc.yml").write_text(
-        "format: jb-book\nroot: intro\nparts:\n- chapters:\n  - file: notebooks/01_small\n"
-    )
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "claims.yml").write_text("[]\n")
-    return tmp_path
-
-
-def test_a_sound_book_has_no_fault_and_a_ledger_of_claims_that_cannot_be_read_is_found(book):
-    assert check.check_all(book) == []
-    path = book / "data" / "claims.yml"
+    path = tmp_path / "data" / "claims.yml"
+    path.parent.mkdir()
+    for file, text in (
+        (tmp_path / "book" / "intro.md", "# Title\n"),
+        (tmp_path / "book" / "_toc.yml", toc),
+        (path, "[]\n"),
+    ):
+        file.write_text(text)
+    assert check.check_all(tmp_path) == []
     for text, told in (
         ("- id: a\n  paper: rest\n    note: too deep\n", "claims.yml: mapping values are not allowed here"),
         ("id: a\n", "claims.yml: .*expected a list of claims"),
         ("- id: a\n", "claims.yml: "),
     ):
         path.write_text(text)
-        (fault,) = check.check_all(book)
+        (fault,) = check.check_all(tmp_path)
         assert re.match(told, fault)
     path.unlink()
-    assert any("claims.yml" in fault for fault in check.check_all(book))
-
-
-def test_pages_and_notebooks_that_the_contents_miss_are_found(book):
-    (book / "book" / "intro.md").rename(book / "book" / "other.md")
-    write_notebook(book / "notebooks", name="02_other")
-    faults = check.check_pages(book)
+    assert any("claims.yml" in fault for fault in check.check_all(tmp_path))
+    (tmp_path / "book" / "intro.md").unlink()
+    write_notebook(tmp_path / "notebooks", name="02_other")
+    faults = check.check_pages(tmp_path)
     assert any("'intro'" in fault for fault in faults) and any("02_other" in fault for fault in faults)

@@ -22,15 +22,9 @@ from specdec_lib.report import plots
 from specdec_lib.report.display import choices, occurrences, session, speedup_charts
 from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
 from tests.experiments.made import made_up
+from tests.report.display.test_stepper_data import Letters
 
-UNKNOWN = Interval(1.5, math.nan, math.nan)
-GAINS = [Interval(1.25, 1.125, 1.5), UNKNOWN, Interval(0.75, 0.5, 0.875)]
-
-
-def upright(ax):
-    """Lower and upper end of every vertical line of the axes."""
-    segments = [segment for lines in ax.collections for segment in lines.get_segments()]
-    return sorted((low, high) for (x, low), (other, high) in segments if x == other)
+GAINS = [Interval(1.25, 1.125, 1.5), Interval(1.5, math.nan, math.nan), Interval(0.75, 0.5, 0.875)]
 
 
 def test_every_method_has_a_colour_and_a_marker_of_its_own():
@@ -46,7 +40,9 @@ def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends():
     ):
         (ax,) = figure.axes
         assert ([bar.get_height() for bar in ax.patches] or list(ax.get_lines()[0].get_ydata())) == [1.25, 1.5, 0.75]
-        assert upright(ax) == [(0.5, 0.875), (1.125, 1.5)]
+        segments = [segment for lines in ax.collections for segment in lines.get_segments()]
+        upright = sorted((low, high) for (x, low), (other, high) in segments if x == other)
+        assert upright == [(0.5, 0.875), (1.125, 1.5)]
 
 
 def test_panels_draw_a_line_a_label_and_say_where_there_is_none():
@@ -79,12 +75,10 @@ def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():
 
     timings = {"plain": [[run([], [])]], "PLD": [[run([2, 3])]]}
     (ax,) = plots.time_parts(timings).axes
-    totals: dict[float, float] = {}
+    totals = [0.0, 0.0]
     for bar in ax.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        totals[row] = totals.get(row, 0) + bar.get_width()
-    expected = [repeats[0][0].stats["ms_per_token"] for repeats in timings.values()]
-    assert list(totals.values()) == pytest.approx(expected)
+        totals[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
+    assert totals == pytest.approx([repeats[0][0].stats["ms_per_token"] for repeats in timings.values()])
 
 
 def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
@@ -126,25 +120,14 @@ def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_i
     assert "value=several]:checked)" not in text
 
 
-@pytest.fixture
-def outputs(monkeypatch):
-    """What is shown, as the outputs of a cell."""
-    shown = []
-
-    def display(data, **options):
-        kept = isinstance(data, dict)
-        shown.append(new_output("display_data", data=data, metadata=options["metadata"]) if kept else data)
-
-    monkeypatch.setattr("IPython.display.display", display)
-    return shown
-
-
-def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(outputs, monkeypatch):
-    figure, _ = plots.new()
+def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(monkeypatch):
+    figure, shown = plots.new()[0], []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
     session.record_figure("answer", figure)
-    kept, shown = outputs
-    assert shown is figure, "outside of a run the figure is shown as well"
+    (data, options), (other, _) = shown
+    assert other is figure, "outside of a run the figure is shown as well"
     glue = pytest.importorskip("myst_nb.ext.glue")
+    kept = new_output("display_data", data=data, metadata=options["metadata"])
     ((name, output),) = glue.extract_glue_data_cell(new_code_cell("", outputs=[kept]))
     assert name == "answer" and "<svg" in output["data"]["image/svg+xml"]
     with pytest.raises(ValueError, match="tokens per forward"):
@@ -175,15 +158,9 @@ def test_the_cells_hold_the_characters_of_their_piece(pieces, width):
     assert sum(map(len, lines)) == sum(map(len, cells))
 
 
-class Letters:
-    @staticmethod
-    def decode(tokens):
-        return "".join("\n" if t == 0 else chr(96 + t) for t in tokens)
-
-
 def test_the_legend_says_what_was_accepted_and_the_text_is_drawn():
-    recording = made_up([1, 2, 3, 0, 1, 4, 5, 0], [1, 4, 5, 6])
-    choice = Choice(recording, 8, (1, 5), ([2, 3], [4, 5]), (0, 2))
+    recording = made_up(list(b"abc\nade\n"), list(b"adef"))
+    choice = Choice(recording, 8, (1, 5), (list(b"bc"), list(b"de")), (0, 2))
     figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"), coming=3)
     told = "{}: {} of 2 drafted tokens accepted".format
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
