@@ -24,17 +24,9 @@ def invoke(*words: object):
     return CliRunner().invoke(cli.app, [str(word) for word in words])
 
 
-def call(*words: str, code: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
-    program = ["-c", code] if code else ["-m", "specdec_lib"]
-    return subprocess.run(
-        [sys.executable, *program, *words], cwd=paths.PACKAGE.parent, env=os.environ | variables, capture_output=True,
-        text=True, timeout=300,
-    )  # fmt: skip
-
-
 def test_the_list_names_every_command_and_imports_neither_torch_nor_transformers():
-    done = call("--help", PYTHONPROFILEIMPORTTIME="1")
+    words, profiled = [sys.executable, "-m", "specdec_lib", "--help"], os.environ | {"PYTHONPROFILEIMPORTTIME": "1"}
+    done = subprocess.run(words, cwd=paths.PACKAGE.parent, env=profiled, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
     assert all(name in done.stdout for name in COMMANDS) and len(COMMANDS) >= 12
     imported = {line.split("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
@@ -134,14 +126,6 @@ def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(comman
     monkeypatch.setattr(paths, "ROOT", None)
     done = invoke(command)
     assert done.exit_code == 2 and "work in a checkout of the repository" in done.output
-
-
-def test_a_missing_extra_is_named_with_what_to_install():
-    """Without the extra ``book``, in a process of its own."""
-    blocked = dict.fromkeys(("pandas", "matplotlib", "papermill", "nbformat", "jupyter_client"))
-    code = f"import sys; sys.modules.update({blocked!r})\nfrom specdec_lib.cli import main\nsys.exit(main())"
-    refused = call("run", "--profile", "smoke", code=code)
-    assert refused.returncode == 2 and "[book" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_a_notebook_that_fails_is_exit_status_one_and_threads_sleep_unless_the_user_has_set_how(monkeypatch):

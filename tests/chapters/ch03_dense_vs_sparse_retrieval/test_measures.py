@@ -28,16 +28,9 @@ def outputs(length=10):
 
 def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
     """Counts whose rate is exactly level + slope * log10(size) for every prompt."""
-    return pd.DataFrame(
-        {
-            "prompt": str(p),
-            "stored": int(size),
-            "passes": 100.0 * (p + 1),
-            "tokens": 100.0 * (p + 1) * (level + slope * np.log10(size)),
-        }
-        for p in range(prompts)
-        for size in sizes
-    )
+    rows = [(p, size, 100.0 * (p + 1)) for p in range(prompts) for size in sizes]
+    frame = pd.DataFrame({"prompt": str(p), "stored": int(size), "passes": passes} for p, size, passes in rows)
+    return frame.assign(tokens=frame.passes * (level + slope * np.log10(frame.stored)))
 
 
 @pytest.mark.parametrize("price", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])

@@ -16,6 +16,12 @@ from specdec_lib.experiments.recorded_runs import replay_all
 from tests.experiments.made import made_up
 
 
+def agreed(draft, coming):
+    """How many tokens of a draft come."""
+    pairs = enumerate(zip(draft, coming, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(draft), len(coming)))
+
+
 def fewest_passes(text, prompt_length, longest):
     """Passes after the prefill, the least over every occurrence and every draft length at every step."""
 
@@ -26,13 +32,7 @@ def fewest_passes(text, prompt_length, longest):
         reached = {last + 1}
         for start in (j for j in range(last) if text[j] == text[last]):
             for length in range(1, min(longest, last - start) + 1):
-                accepted = 0
-                while (
-                    accepted < length
-                    and last + 1 + accepted < len(text)
-                    and text[start + 1 + accepted] == text[last + 1 + accepted]
-                ):
-                    accepted += 1
+                accepted = agreed(text[start + 1 : start + 1 + length], text[last + 1 :])
                 reached.add(min(last + accepted + 1, len(text) - 1))
         return 1 + min(map(passes, reached))
 
@@ -86,35 +86,20 @@ def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
-def test_a_wrong_occurrence_is_one_in_fact(text):
+def test_a_wrong_occurrence_is_one_in_fact_and_every_token_at_which_one_has_more_accepted_is_counted(text):
     known = made_up(text[:8], text[8:])
-    choice = wrong_occurrence([known], PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers"))
-    if choice is None:
-        return
-    whole = [*known.trace.prompt, *known.trace.tokens]
-    coming = whole[choice.position + 1 :]
-    for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
-        assert whole[source : source + len(draft)] == draft and whole[source - 1] == whole[choice.position]
-        agreed = next(
-            (i for i, (a, b) in enumerate(zip(draft, coming, strict=False)) if a != b), min(len(draft), len(coming))
-        )
-        assert accepted == agreed
-    assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=12, max_size=40))
-def test_every_token_at_which_one_has_more_accepted_is_counted(text):
-    known, whole = made_up(text[:8], text[8:]), text
-    first, second = PromptLookup(1, 3, "transformers"), PromptLookup(3, 3, "transformers")
-    won = lost = 0
-    for end in range(9, len(whole) - 1):  # with room for a draft and the target's own token
-
-        def accepted(drafter, end=end):
-            context = Context(whole[:end], 8, 50, Sampling())
+    drafters = [PromptLookup(longest, 3, "transformers") for longest in (1, 3)]
+    gains = []
+    for end in range(9, len(text) - 1):  # with room for a draft and the target's own token
+        context, accepted = Context(text[:end], 8, 50, Sampling()), []
+        for drafter in drafters:
             drafter.start(context)
-            draft = drafter.propose(context, len(whole) - end).tokens
-            return next((i for i, (a, b) in enumerate(zip(draft, whole[end:], strict=False)) if a != b), len(draft))
-
-        won, lost = won + (accepted(second) > accepted(first)), lost + (accepted(second) < accepted(first))
-    assert won_and_lost([known], first, second) == ((won,), (lost,))
+            accepted.append(agreed(drafter.propose(context, len(text) - end).tokens, text[end:]))
+        gains.append(accepted[1] - accepted[0])
+    assert won_and_lost([known], *drafters) == ((sum(g > 0 for g in gains),), (sum(g < 0 for g in gains),))
+    choice = wrong_occurrence([known], *drafters)
+    if choice is not None:
+        for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
+            assert text[source : source + len(draft)] == draft and text[source - 1] == text[choice.position]
+            assert accepted == agreed(draft, text[choice.position + 1 :])
+        assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]

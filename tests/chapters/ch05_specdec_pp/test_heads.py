@@ -45,11 +45,13 @@ def test_reweighting_undoes_the_weight_of_the_loss():
     np.testing.assert_allclose(reweighted(torch.from_numpy(p), 1), p)
 
 
-def test_the_cost_of_a_head_is_timed_by_the_clock_of_the_drafts_devices(llama, monkeypatch):
+def test_the_cost_of_a_head_and_passes_in_turns_are_timed_by_the_clock_of_the_devices(llama, monkeypatch):
     asked = []
     monkeypatch.setattr(heads, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     spent = heads.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
     assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0)} and asked == [{llama.device}]
+    monkeypatch.setattr(timing, "clock_of", lambda devices: CountingClock(0.5))
+    assert timing.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
 
 
 def test_counts_and_widths_are_those_of_the_steps(llama):
@@ -78,11 +80,6 @@ def test_fits_have_intervals_and_sets_of_one_price_have_no_spread():
     assert timing.spread_share(halves).value == pytest.approx(0, abs=1e-9)
     halves[1] = (counts[20:], counts[20:] @ np.array([0.04, 0.1]))
     assert timing.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
-
-
-def test_passes_alone_and_in_turns_are_timed_by_the_clock_of_the_devices(llama, monkeypatch):
-    monkeypatch.setattr(timing, "clock_of", lambda devices: CountingClock(0.5))
-    assert timing.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
 
 
 def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_not(llama):

@@ -91,8 +91,6 @@ def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
 
 
 def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(tmp_path, monkeypatch):
-    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
-    assert session.notice("default") is session.notice("full") is None
     run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
     monkeypatch.setenv(run_context.VARIABLE, run.dumps())
     frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
@@ -102,6 +100,11 @@ def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_
     ends = {"gain": "1.25", "gain_low": "1.125", "gain_high": "1.5"}
     assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345", **ends}
     assert rows[1] == {"task": "<i>", "rate": "", "n": "2", **dict.fromkeys(ends, "")}
+
+
+def test_only_a_smoke_page_carries_a_warning():
+    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
+    assert session.notice("default") is session.notice("full") is None
 
 
 def viewed(first, *steps, **options):
