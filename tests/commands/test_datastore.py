@@ -26,7 +26,7 @@ def run(*words) -> int:
     return main(["datastore", *map(str, words)])
 
 
-def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
+def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, capsys):
     path = inputs / "store"
     assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
     built = capsys.readouterr().out
@@ -34,11 +34,21 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     expected = ["def f(x):\n    return x\n", "first answer", "second answer"]
     assert [tokenizer.decode(store.document(i)) for i in range(3)] == expected
     assert [source["name"] for source in store.manifest["sources"]] == ["a.txt", "b.jsonl.gz"]
-    assert run("info", path, "--tokenizer", "pocket") == 0
-    assert capsys.readouterr().out == built
+    assert run("info", path, "--tokenizer", "pocket") == 0 and capsys.readouterr().out == built
     assert f"{store.count:,} in 3 documents" in built
     assert f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
     assert run("verify", path) == 0
+    assert run("dense", path, *SMALL) == 0
+    built = capsys.readouterr().out
+    index = DenseIndex.open(path)
+    assert f"dense index         {len(index):,} states, 320 values in 8" in built
+    # The last token of each document has no state: nothing follows it.
+    assert len(index) == index.store.count - len(index.store)
+    assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
+    assert run("verify", path) == 0
+    assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
+    assert "HNSW4" in capsys.readouterr().out
+    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
 
 
 @pytest.mark.parametrize("words, message", [
@@ -81,32 +91,15 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
 
 
-def test_a_dense_index_is_built_described_and_verified(inputs, capsys):
-    path = inputs / "store"
-    assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
-    assert run("dense", path, *SMALL) == 0
-    built = capsys.readouterr().out
-    index = DenseIndex.open(path)
-    assert f"dense index         {len(index):,} states, 320 values in 8" in built
-    # The last token of each document has no state: nothing follows it.
-    assert len(index) == index.store.count - len(index.store)
-    assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
-    assert run("verify", path) == 0
-    assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
-    assert "HNSW4" in capsys.readouterr().out
-    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
-
-
-@pytest.mark.parametrize("asked, overlap", [([], 8), (["--overlap", "0"], 0)])
-def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs, asked, overlap):
+def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs):
     path = inputs / "store"
     (inputs / "long.txt").write_text("\n".join(f"value_{i} = {i}" for i in range(60)))
     assert run("build", path, inputs / "long.txt") == 0
-    window = ["--window", "32", "--cover", "windows", *asked]
-    assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
-    states, store = States.open(inputs / "store.states"), TokenStore.open(path)
-    assert states.manifest["overlap"] == overlap
-    assert len(states) == store.count - 1 > 200
+    for asked, overlap in (([], 8), (["--overlap", "0"], 0)):
+        window = ["--window", "32", "--cover", "windows", *asked]
+        assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
+        states = States.open(inputs / "store.states")
+        assert states.manifest["overlap"] == overlap and len(states) == TokenStore.open(path).count - 1 > 200
 
 
 @pytest.mark.parametrize("words, message", [

@@ -1,7 +1,8 @@
-"""The figure on a chapter's first screen: a copy of one that the page draws later."""
+"""The figure on a chapter's first screen, a copy of one that the page draws later, and the times on the page on reruns."""
 
 import io
 import re
+from datetime import UTC, datetime, timedelta
 
 import nbformat
 import pytest
@@ -9,6 +10,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.util.console import nocolor
+
+from specdec_lib.report.build import rerun
 
 PICTURE = "<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>"
 DRAWN = {"mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}}}
@@ -47,3 +50,26 @@ def test_the_picture_stands_first_and_its_figure_keeps_number_and_label_and_one_
     told = "index: no figure is named 'fig-other' for its opening; expected one of fig-rates"
     with pytest.raises(SphinxError, match=told):
         build(tmp_path / "other", "```{opening} fig-other\n```")
+
+
+def test_times_and_machine_come_from_the_executed_copies(tmp_path):
+    machine = {"processor": "Some | CPU", "device": "cpu", "torch threads": "2"}
+    for number, seconds in ((1, 90.0), (2, 120.0)):
+        name = f"0{number}_small"
+        content = new_notebook(cells=[new_markdown_cell(f"# Title {number}")])
+        # The second began a minute before the first ended.
+        began = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=30 * (number - 1))
+        times = {"start_time": began.isoformat(), "end_time": (began + timedelta(seconds=seconds)).isoformat()}
+        content.metadata["papermill"] = times
+        content.metadata["specdec"] = {
+            "profile": "default",
+            "seconds": seconds,
+            "provenance": {"machine": machine, "date": "2026-01-01 00:00 UTC"},
+        }
+        nbformat.write(content, tmp_path / f"{name}.ipynb")
+    (tmp_path / "files" / "01_small").mkdir(parents=True)
+    (tmp_path / "files" / "01_small" / "tab-x.csv").write_bytes(b"x" * 1_000_000)
+    text = rerun.times_text(tmp_path.glob("*.ipynb"), 2_000_000_000)
+    assert "| [](notebooks/01_small.ipynb) | default | 90 | 1.0 | Some \\| CPU, 2 threads |" in text
+    assert "Together 2 minutes" in text and "2.0 GB" in text  # 150 s
+    assert rerun.minutes([("2026-01-01T00:00", "2026-01-01T00:03"), ("2026-01-02T00:00", "2026-01-02T00:04")]) == 7
