@@ -43,6 +43,8 @@ HUMANEVAL = {
 }  # fmt: skip
 BUGGY = HUMANEVAL | {"declaration": "def f(x):\n", "buggy_solution": "    return y\n", "bug_type": "variable misuse"}
 TWO_TURNS = {"question_id": 81, "category": "math", "turns": ["What?", "And now?"], "reference": ["A", "B"]}
+NO_ANSWER = {"question_id": 200, "category": "qa", "turns": ["Who?"]}
+TWO_ANSWERS = {"question_id": 201, "category": "rag", "turns": ["Passage. Who?"], "reference": [["He", "Him"]]}
 ONE_TURN = {"question_id": 82, "category": "writing", "turns": ["Write."]}
 MBPP = {"text": "Add. ", "code": "a\r\nb", "task_id": 11, "test_setup_code": "", "test_list": ["assert 1", "assert 2"]}
 ALPACA = [
@@ -57,8 +59,10 @@ QUOTE = {
     **{f"{part}{k}": "" for part in ("title", "source") for k in range(1, 9)},
     **{"title1": "One", "source1": "Not him.", "title2": "Two", "source2": "Indeed the man."},
 }
+QUOTED_TWICE = QUOTE | {"unique_id": "q1_1", "summary": "[ 2 the man ] and [ 1 not him ]"}
 QUIX = {"name": "gcd", "docstring": '"""Divisor"""\n', "buggy_program": "bad()", "solution": "good()", "tests": "x"}
 EDIT = {"task_id": "EditEval/0", "instruction": "Change it. ", "input": "a()", "output": "b()"}
+EDIT_IN_PLACE = EDIT | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"}
 _TESTS = {"idx": 5, "public_tests_input": " 1\n", "public_tests_output": " 2\n", "private_tests_input": "['3']"}
 _SIDES = [f"{kind} {side}" for kind in ("similar", "target") for side in ("input", "output")]
 #: A record of each kind of edit; question and answer are told apart by their words.
@@ -98,16 +102,11 @@ def xatu(*edits: tuple[str, int]) -> dict[str, str]:
 
 
 ESSAYS = "argrewrite_v2"
+FEEDBACK = letter("Thank you for your participation in the study. Read &lt;this&gt;.", "", "Clear words.", "***")
 FILES: dict[str, dict[str, str | bytes]] = {
     "humaneval": {"humaneval/HumanEval.jsonl": jsonl(HUMANEVAL)},
     "mt-bench": {"mt_bench/question.jsonl": jsonl(TWO_TURNS, ONE_TURN)},
-    "spec-bench": {
-        "spec_bench/question.jsonl": jsonl(
-            TWO_TURNS,
-            {"question_id": 200, "category": "qa", "turns": ["Who?"]},
-            {"question_id": 201, "category": "rag", "turns": ["Passage. Who?"], "reference": [["He", "Him"]]},
-        )
-    },
+    "spec-bench": {"spec_bench/question.jsonl": jsonl(TWO_TURNS, NO_ANSWER, TWO_ANSWERS)},
     "gsm8k": {"gsm8k/test.jsonl": jsonl({"question": "How many test?", "answer": "1+1=<<1+1=2>>2\n#### 2"})},
     "alpaca": {"alpaca/random_9k.json": json.dumps(ALPACA, indent=1)},
     "codealpaca": {"codealpaca/code_alpaca_2k.json": json.dumps(ALPACA)},
@@ -119,23 +118,14 @@ FILES: dict[str, dict[str, str | bytes]] = {
         for draft in (1, 2)
         for n in (2, 10)
     }
-    | {
-        f"{ESSAYS}/ExpertFeedback/feedback_{n}.docx": letter(
-            "Thank you for your participation in the study. Read &lt;this&gt;.", "", "Clear words.", "***"
-        )
-        for n in (2, 10)
-    },
-    "quotesum": {
-        "quotesum/dev.jsonl": jsonl(QUOTE, QUOTE | {"unique_id": "q1_1", "summary": "[ 2 the man ] and [ 1 not him ]"})
-    },
+    | {f"{ESSAYS}/ExpertFeedback/feedback_{n}.docx": FEEDBACK for n in (2, 10)},
+    "quotesum": {"quotesum/dev.jsonl": jsonl(QUOTE, QUOTED_TWICE)},
     "humanevalpack": {
-        f"humanevalpack/{language}/humanevalpack.jsonl": jsonl(BUGGY | {"task_id": f"{language}/0"})
-        for language in ("python", "go")
+        f"humanevalpack/{name}/humanevalpack.jsonl": jsonl(BUGGY | {"task_id": f"{name}/0"})
+        for name in ("python", "go")
     },
     "quixbugs": {"quixbugs/quixbugs_python.jsonl": jsonl(QUIX)},
-    "editeval": {
-        "editeval/edit_eval.jsonl": jsonl(EDIT, EDIT | {"task_id": "EditEval/1", "context": "class A:\n{{Code}}\n"})
-    },
+    "editeval": {"editeval/edit_eval.jsonl": jsonl(EDIT, EDIT_IN_PLACE)},
     "mbpp": {"mbpp/mbpp.jsonl": jsonl(*(MBPP | {"task_id": number} for number in (10, 11, 510, 511)))},
 }
 """By set the files of a tiny copy of it."""

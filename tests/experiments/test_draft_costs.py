@@ -90,21 +90,16 @@ HEADER = "source,device,model,width,relative_price,where\n"
 
 def test_prices_from_the_papers_follow_from_their_printed_numbers():
     curves = pass_prices()
+    for curve in curves.values():  # every step costs at least a pass over one token
+        assert curve[1] == 1 and len(curve) >= 2 and min(curve.values()) == 1
     rest = {key: float(row["value"]) for key, row in published("rest").items() if row["value"] != "not available"}
-    sizes = ("09gb", "44gb", "87gb", "14gb", "27gb")
-    passes = [
-        rest[f"rest-t2-{size}-m"] * (rest[f"rest-t2-{size}-ms"] - rest[f"rest-t2-{size}-retrieval"]) for size in sizes
-    ]
+    sizes = (f"rest-t2-{size}" for size in ("09gb", "44gb", "87gb", "14gb", "27gb"))
+    passes = [rest[f"{size}-m"] * (rest[f"{size}-ms"] - rest[f"{size}-retrieval"]) for size in sizes]
     price = mean(passes) / rest["rest-t1-he-greedy-7b-ar"]
     assert curves[Priced("REST", "RTX A6000", "CodeLlama 7B")] == {1: 1.0, 65: pytest.approx(price, abs=5e-4)}
     seconds = {key: row["value"] for key, row in published("specdec_pp").items()}
     ratio = float(seconds["specdec-pp-t-target"]) / float(seconds["specdec-pp-t-target-alone"])
     assert curves["SpecDec++", "2 x A100 80GB", "Llama-2-chat 70B"] == {1: 1.0, 9: pytest.approx(ratio, abs=5e-4)}
-
-
-def test_every_step_costs_at_least_a_pass_over_one_token():
-    for curve in pass_prices().values():
-        assert curve[1] == 1 and len(curve) >= 2 and min(curve.values()) == 1
 
 
 @pytest.mark.parametrize("row", ["a,b,c,1,1.0,x", "a,b,c,8,0,x", "a,b,c,8,dear,x", "a,b,c,8,1.1,x\na,b,c,8,1.2,x"])
@@ -114,16 +109,10 @@ def test_a_row_that_is_no_price_is_refused(tmp_path, row):
         pass_prices(tmp_path)
 
 
-def recordings(model, capture=Capture()):
-    out = []
-    for i, task in enumerate(("code editing", "summarisation", "code editing")):
-        trace = record(model, families.prompt(i, 30, 9), max_new_tokens=20, eos_token_id=[], capture=capture)
-        out.append(Recording(Prompt(f"p{i}", task, ("text",)), 0, trace))
-    return out
-
-
 def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
-    known = recordings(library["llama"], Capture((0, 1, 2)))
+    how = {"max_new_tokens": 20, "eos_token_id": [], "capture": Capture((0, 1, 2))}
+    traces = [record(library["llama"], families.prompt(i, 30, 9), **how) for i in range(3)]
+    known = [Recording(Prompt(f"p{i}", "task", ("text",)), 0, trace) for i, trace in enumerate(traces)]
     found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
     runs = [recorded_runs.replay_all(known, PromptLookupHidden(i, 4)) for i in range(3)]
     rates = [metrics.pooled(own)["tokens_per_forward"] for own in runs]
@@ -132,13 +121,11 @@ def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library)
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     tokens = [i % 40 for i in range(400)]
-    rows = draft_costs.drafting(
-        {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}, tokens, [100, 200], width=16, steps=20
-    )
+    drafters = {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}
+    rows = draft_costs.drafting(drafters, tokens, [100, 200], width=16, steps=20)
     assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
-    assert all(row["median_ms"] > 0 for row in rows)
-    assert all(len(row["all_ms"]) == 20 for row in rows)
+    assert all(row["median_ms"] > 0 and len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
         draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
 

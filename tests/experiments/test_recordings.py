@@ -1,6 +1,7 @@
 """Runs that chapters share: the tokens of plain decoding, decoded once, and never those of another model."""
 
 import json
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from specdec_lib.experiments.recordings import Answer, RecordingError, record_on
 from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
 from tests.experiments.test_recorded_runs import model as model
 
+TRACED = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
 EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)), 3)
 
 
@@ -40,11 +42,8 @@ def decoded(monkeypatch):
 
 
 def same_tokens(ours, theirs):
-    told = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
-    one, other = (
-        [(r.prompt.id, r.turn, *(getattr(r.trace, name) for name in told)) for r in some] for some in (ours, theirs)
-    )
-    assert one == other
+    told = attrgetter("prompt.id", "turn", *(f"trace.{part}" for part in TRACED))
+    assert list(map(told, ours)) == list(map(told, theirs))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])

@@ -90,11 +90,8 @@ def shares(*names: str) -> list[str]:
 IDENTITIES: dict[str, list[str]] = {
     "01_speculative_decoding": [LOSSLESS, REPLAYS, "balance_faults == 0 < balance_runs", *shares("looped_share")],
     "02_datastore_construction": shares("variance_64", "share_matched", "share_short", "share_long", "ivf_recall"),
-    "03_dense_vs_sparse_retrieval": [
-        LOSSLESS,
-        REPLAYS,
-        *shares("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
-    ],
+    "03_dense_vs_sparse_retrieval": [LOSSLESS, REPLAYS]
+    + shares("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
     "04_pld_plus": [LOSSLESS, REPLAYS, "max(heads_strong, heads_chosen) <= heads_credited <= heads_total"],
     "05_specdec_pp": [
         "mdp_failures == 0 < mdp_instances",

@@ -45,12 +45,9 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
 
 def design(rate):
     """Counts of eight cells whose tokens per pass are a function of the three alignments."""
-    return pd.DataFrame(
-        {"prompt": str(p), "passes": 100, "tokens": 100 * rate(*cell)}
-        | dict(zip((f"{axis}_aligned" for axis in dense_at_scale.AXES), cell, strict=True))
-        for p in range(6)
-        for cell in itertools.product((False, True), repeat=3)
-    )
+    cells = pd.DataFrame(itertools.product((False, True), repeat=3), columns=dense_at_scale.AXES).add_suffix("_aligned")
+    counted = cells.assign(passes=100, tokens=[100 * rate(*cell) for cell in cells.values])
+    return pd.concat([counted.assign(prompt=str(p)) for p in range(6)])
 
 
 def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_add_do_not_multiply():

@@ -77,10 +77,8 @@ def test_the_law_is_that_of_the_rule(rule, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_one_draw_a_node_keeps_the_target_and_has_the_expected_length(seed):
     tree, p = a_tree_and_its_target(seed)
-    rng = np.random.default_rng(seed)
-    counts, length, error = first_tokens(
-        tree, lambda: exact_match(tree, lambda node, path: invert_cdf(p[node + 1], rng.random()), frozenset())
-    )
+    draw = drawer(p, seed)
+    counts, length, error = first_tokens(tree, lambda: exact_match(tree, lambda node, path: draw(node), frozenset()))
     assert surprise(counts, dict(enumerate(p[0].tolist()))) < RIGHT
     assert abs(length - released_rules.exact_accepted(tree, p)) < 4.5 * error
 

@@ -61,11 +61,8 @@ def test_times_and_machine_come_from_the_executed_copies(tmp_path):
         began = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=30 * (number - 1))
         times = {"start_time": began.isoformat(), "end_time": (began + timedelta(seconds=seconds)).isoformat()}
         content.metadata["papermill"] = times
-        content.metadata["specdec"] = {
-            "profile": "default",
-            "seconds": seconds,
-            "provenance": {"machine": machine, "date": "2026-01-01 00:00 UTC"},
-        }
+        provenance = {"machine": machine, "date": "2026-01-01 00:00 UTC"}
+        content.metadata["specdec"] = {"profile": "default", "seconds": seconds, "provenance": provenance}
         nbformat.write(content, tmp_path / f"{name}.ipynb")
     (tmp_path / "files" / "01_small").mkdir(parents=True)
     (tmp_path / "files" / "01_small" / "tab-x.csv").write_bytes(b"x" * 1_000_000)

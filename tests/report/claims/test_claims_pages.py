@@ -17,15 +17,9 @@ from specdec_lib.report.numbers import Number
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 CLAIMS = {claim.id: claim for claim in rules.load_claims()}
-NUMBERS = {
-    "03": {
-        "speed": Number(1.5, 1.25, 1.75),
-        "share": Number(0.25),
-        "count": Number(1234),
-        "alone": Number(1.2, words="no interval"),
-        "missing": Number(None, words="not available"),
-    }
-}
+CHAPTER = {"speed": Number(1.5, 1.25, 1.75), "share": Number(0.25), "count": Number(1234)}
+CHAPTER |= {"alone": Number(1.2, words="no interval"), "missing": Number(None, words="not available")}
+NUMBERS = {"03": CHAPTER}
 
 
 def frame_of(verdicts):
@@ -36,9 +30,8 @@ def build(folder, page, monkeypatch, judged):
     """The text of a page of MyST, and the warnings."""
     source = folder / "source"
     source.mkdir(parents=True, exist_ok=True)
-    (source / "conf.py").write_text(
-        "extensions = ['myst_parser', 'specdec_lib.report.build.directives']\nmyst_enable_extensions = ['colon_fence']\n"
-    )
+    extensions = ["myst_parser", "specdec_lib.report.build.directives"]
+    (source / "conf.py").write_text(f"extensions = {extensions}\nmyst_enable_extensions = ['colon_fence']\n")
     (source / "index.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(directives, "judged", lambda: judged)
     nocolor()
@@ -75,11 +68,8 @@ def real_blocks():
     for path in (root.parent / "notebooks").glob("*.ipynb"):
         cells = nbformat.read(str(path), as_version=4).cells
         sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    return {
-        f"{name}-{i}": argument
-        for name in sorted(sources)
-        for i, argument in enumerate(re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], flags=re.MULTILINE), 1)
-    }
+    found = {name: re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], re.MULTILINE) for name in sorted(sources)}
+    return {f"{name}-{i}": argument for name, own in found.items() for i, argument in enumerate(own, 1)}
 
 
 BLOCKS = real_blocks()
@@ -130,7 +120,7 @@ ROW = rules.Claim(
 
 
 def judged_with(slow):
-    tables = {"03": NUMBERS["03"] | ({"slow": slow} if slow else {})}
+    tables = {"03": CHAPTER | ({"slow": slow} if slow else {})}
     return rules.judge([ROW], tables), tables
 
 

@@ -140,10 +140,8 @@ def test_the_map_of_methods_stars_the_best_of_each_task_and_only_what_is_above_o
     figure = speedup_charts.which_method(rows, ["PLD"], ["a", "b"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
     wins = {("edit", "PLD"): 3.0, ("edit", "REST"): 2.0, ("code", "PLD"): 1.2, ("code", "REST"): 1.5}
-    rows = [
-        {"task": task, "method": method, "speedup": Interval(value, value - 0.1, value + 0.1)}
-        for (task, method), value in wins.items()
-    ]
+    ends = {where: Interval(value, value - 0.1, value + 0.1) for where, value in wins.items()}
+    rows = [{"task": task, "method": method, "speedup": each} for (task, method), each in ends.items()]
     (ax,) = speedup_charts.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD", "REST"]
     assert [text.get_position() for text in ax.texts if "★" in text.get_text()] == [(0, 0), (1, 1)]

@@ -89,10 +89,8 @@ def test_a_wide_draft_and_a_long_prompt_are_cut_and_say_so():
 def test_the_real_runs_of_the_pocket_target_come_out_token_for_token(pocket):
     target, tokenizer = pocket
     prompt = tokenizer("for name in names:\n    print(name)\nfor name in")["input_ids"]
-    runs = {
-        name: [generate(target, prompt, drafter, max_new_tokens=24, eos_token_id=())]
-        for name, drafter in {"PLD": PromptLookup(), "Token Recycling": TokenRecycling(), "plain": None}.items()
-    }
+    drafters = {"PLD": PromptLookup(), "Token Recycling": TokenRecycling(), "plain": None}
+    runs = {name: [generate(target, prompt, d, max_new_tokens=24, eos_token_id=())] for name, d in drafters.items()}
     viewer = stepper.stepper(runs, tokenizer, {"one": prompt})
     data = json.loads(viewer.json)
     assert data == viewer.data
