@@ -12,7 +12,10 @@ from specdec_lib.decoding.contract import LAST
 from specdec_lib.experiments import statistics
 
 
-def test_the_growth_of_a_line_in_the_logarithm_is_that_line():
+def test_the_growth_of_a_line_in_the_logarithm_is_that_line_and_an_interruption_hardly_moves_a_time():
+    assert chapter.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
+    time = chapter.typical_time([*[20.0] * 499, 5000.0])
+    assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)
     sizes, noise = [1e3, 1e4, 1e5], np.random.default_rng(0).normal(0, 0.1, 400)
     times = [3 + 0.5 * np.log2(size) + noise for size in sizes]
     growth = chapter.time_growth(sizes, times, 1e6, 3e7)
@@ -73,9 +76,3 @@ def test_the_ranks_of_the_next_token_pool_the_states_of_all_outputs_and_contexts
     ratio = statistics.ratio_of_rates(first, second)
     assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))
     assert statistics.pooled_rate(first).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
-
-
-def test_a_typical_time_is_hardly_moved_by_an_interruption():
-    assert chapter.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
-    time = chapter.typical_time([*[20.0] * 499, 5000.0])
-    assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)

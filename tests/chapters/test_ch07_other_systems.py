@@ -46,6 +46,8 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, 
     assert table.price.tolist() == pytest.approx(expected)
     width = results.rate(table, ("verified", "passes"))
     assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high
+    fork = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)
+    assert [units(METHODS[name], fork) for name in ("PLD", "SpecDec", "EAGLE")] == [1, 3, 2]  # steps, tokens, levels
 
 
 def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
@@ -101,11 +103,3 @@ def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_o
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")
     tied = pd.DataFrame({"table": 1, "task": "t", "system": ["b", "a"], "low": 1.0, "high": 2.0})
     assert list(systems.in_order(tied, 1, ["t"]).index) == ["b", "a"]
-
-
-FORK = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)
-
-
-@pytest.mark.parametrize(("method", "count"), [("PLD", 1), ("SpecDec", 3), ("EAGLE", 2)])
-def test_drafting_is_counted_by_steps_tokens_or_levels(method, count):
-    assert units(METHODS[method], FORK) == count

@@ -68,18 +68,14 @@ def test_margin_is_the_room_around_a_choice():
     assert margin(logits, Sampling(1.0, seed=2), 7) == pytest.approx(float((p.cumsum(-1)[:-1] - u).abs().min()))
 
 
-class Fixed(Sampling):
-    """A sampling whose uniform number is given."""
-
-    def uniform(self, position, stream=0, salt=0):
-        return self.number
-
-
 def fixed(number: float, top_p: float = 1.0) -> Sampling:
     """A sampling whose uniform number is given."""
-    sampling = Fixed(1.0, top_p)
-    object.__setattr__(sampling, "number", number)
-    return sampling
+
+    class Fixed(Sampling):
+        def uniform(self, position, stream=0, salt=0):
+            return number
+
+    return Fixed(1.0, top_p)
 
 
 def explained(p, rounded, number: float, top_p: float, tokens: tuple[int, int]) -> bool:
@@ -136,15 +132,12 @@ def test_many_tokens_below_the_rounding_error_move_no_boundary():
         assert distance == pytest.approx(shift, rel=1e-3) and (distance <= SLACK * rounding) == told
 
 
-COMPARED = json.loads((paths.DATA / "results" / "cpu" / "losslessness.json").read_text(encoding="utf-8"))
-ROWS = COMPARED["counts"]
-
-
 def test_every_variant_was_compared_on_a_thousand_prompts_and_no_output_differs():
-    assert {row["method"] for row in ROWS if row["sampling"] == "greedy"} == set(lossless_names())
-    assert all(row["outputs"] == 1000 and row["mismatches"] == 0 for row in ROWS)
-    assert COMPARED["provenance"]["parameters"]["max_new_tokens"] == 16
-    assert not COMPARED["mismatches"] and not COMPARED["left_out"]
+    compared = json.loads((paths.DATA / "results" / "cpu" / "losslessness.json").read_text(encoding="utf-8"))
+    assert {row["method"] for row in compared["counts"] if row["sampling"] == "greedy"} == set(lossless_names())
+    assert all(row["outputs"] == 1000 and row["mismatches"] == 0 for row in compared["counts"])
+    assert compared["provenance"]["parameters"]["max_new_tokens"] == 16
+    assert not compared["mismatches"] and not compared["left_out"]
 
 
 class Liar(Drafter):
@@ -161,11 +154,11 @@ def command(monkeypatch, pair, tmp_path):
     """The command on the tiny pair; gives exit status and what was written."""
     monkeypatch.setattr(losslessness, "METHODS", WITHOUT_STORES)
     monkeypatch.setattr(recorded_runs, "load_pair", lambda *args: (*pair, None))
-    monkeypatch.setattr(
-        losslessness.prompts,
-        "load",
-        lambda half, tasks: [Prompt(f"{tasks[0]}-{i}", tasks[0], (f"{tasks[0]} {i}",)) for i in range(3)],
-    )
+
+    def load(half, tasks):
+        return [Prompt(f"{tasks[0]}-{i}", tasks[0], (f"{tasks[0]} {i}",)) for i in range(3)]
+
+    monkeypatch.setattr(losslessness.prompts, "load", load)
     monkeypatch.setattr(recorded_runs, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
 
     def run(*arguments: str):
@@ -200,12 +193,9 @@ def test_only_the_named_methods_are_compared(command):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    methods = losslessness.METHODS | {
-        "lying": Method(
-            "lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026", Liar, lambda bench: Liar()
-        )
-    }
-    monkeypatch.setattr(losslessness, "METHODS", methods)
+    about = ("lying", "lying", "#000000", "o", "Changes a token.", "lying", "nobody2026")
+    lying = Method(*about, Liar, lambda bench: Liar())
+    monkeypatch.setattr(losslessness, "METHODS", losslessness.METHODS | {"lying": lying})
     status, written = command()
     assert status == 1 and written["unexplained"] == len(written["mismatches"]) > 0
     assert {m["method"] for m in written["mismatches"]} == {"lying"}

@@ -22,9 +22,7 @@ def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
 
 def brute_force(of_sums, rows, prompts, rng, samples=4000):
     """The ends of the interval, drawing prompts and then runs one by one."""
-    by_prompt = [
-        [row for row, own in zip(rows, prompts, strict=True) if own == name] for name in dict.fromkeys(prompts)
-    ]
+    by_prompt = [rows[prompts == name] for name in dict.fromkeys(prompts)]
     values = []
     for _ in range(samples):
         sums = 0
@@ -103,19 +101,15 @@ def test_one_prompt_alone_has_no_interval_and_samples_without_a_rate_are_left_ou
 def test_values_of_other_prompts_are_refused():
     with pytest.raises(ValueError, match="2, 3, 2 values; expected as many of each"):
         pooled_rate(Counts([1, 2], [1, 2, 3]))
-    with pytest.raises(ValueError, match="as many of each"):
-        ratio_of_means([1, 2], [1, 2, 3])
-    with pytest.raises(ValueError, match="as many of each"):
-        pooled_rate(Counts([1, 2], [1, 2]), ["a"])
+    for rate, *given in ((ratio_of_means, [1, 2], [1, 2, 3]), (pooled_rate, Counts([1, 2], [1, 2]), ["a"])):
+        with pytest.raises(ValueError, match="as many of each"):
+            rate(*given)
 
 
 def run(*steps, prefill=0.5):
     """A run as far as its sums go: each step has drafted, accepted, depth."""
     parts = dict(draft_seconds=0.1, verify_seconds=0.2, commit_seconds=0.3, host_seconds=0.4)
-    made = [
-        SimpleNamespace(drafted=drafted, accepted=accepted, tree=SimpleNamespace(depth=depth), **parts)
-        for drafted, accepted, depth in steps
-    ]
+    made = [SimpleNamespace(drafted=n, accepted=k, tree=SimpleNamespace(depth=d), **parts) for n, k, d in steps]
     return SimpleNamespace(tokens=[0] * (1 + sum(s.accepted + 1 for s in made)), steps=made, prefill_seconds=prefill)
 
 
@@ -167,11 +161,8 @@ def test_predictions_that_are_the_probabilities_have_no_error():
 def test_ranking_accuracy_counts_pairs(seed):
     rng = np.random.default_rng(seed)
     predicted, outcome = rng.integers(0, 6, 40) / 5, rng.random(40).round() if seed else rng.random(40)
-    pairs = [
-        (a * (1 - b), (x > y) + (x == y) / 2)
-        for x, a in zip(predicted, outcome, strict=True)
-        for y, b in zip(predicted, outcome, strict=True)
-    ]
+    rows = list(zip(predicted, outcome, strict=True))
+    pairs = [(a * (1 - b), (x > y) + (x == y) / 2) for x, a in rows for y, b in rows]
     expected = sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
     assert ranking_accuracy(predicted, outcome) == pytest.approx(expected)
     assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1])), "outcomes all alike"

@@ -14,7 +14,6 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync",
@@ -98,12 +97,8 @@ def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
         if request.failure != "net::ERR_ABORTED":  # a page that is left takes its requests back
             errors.append(f"not loaded: {request.url} {request.failure}")
 
-    listeners = {
-        "pageerror": lambda error: errors.append(str(error)),
-        "console": heard,
-        "requestfailed": not_loaded,
-        "request": lambda request: requests.append(request.url),
-    }
+    listeners = {"pageerror": lambda error: errors.append(str(error)), "console": heard, "requestfailed": not_loaded}
+    listeners["request"] = lambda request: requests.append(request.url)
     page.set_viewport_size({"width": width, "height": 900})
     for event, listener in listeners.items():
         page.on(event, listener)

@@ -83,12 +83,16 @@ def run_specdec(words: list[str]) -> None:
     assert main([*found, *SMALLER.get(name, "").split()]) == 0, words
 
 
+def run_script(words: list[str]) -> None:
+    """Run a script of Python in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words[1:])
+        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+
+
 def trains_a_pair(words: list[str]) -> None:
     """The script leaves a target and a draft that are loaded and share a tokenizer."""
-    small = "--steps 1 --batch 1 --length 32 --modules 5".split()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [*words[1:], *small])
-        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+    run_script([*words, *"--steps 1 --batch 1 --length 32 --modules 5".split()])
     pair = [specdec_lib.load_model(Path(words[-1]) / part, "cpu") for part in ("target", "draft")]
     shipped = [specdec_lib.load_model(name, "cpu") for name in ("pocket", "pocket-draft")]
     assert [model.num_parameters() for model, _ in pair] == [model.num_parameters() for model, _ in shipped]
@@ -97,9 +101,8 @@ def trains_a_pair(words: list[str]) -> None:
 
 def starts(words: list[str]) -> None:
     """The script is there and explains itself: what it does takes hours."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="^0$"):
-        patch.setattr(sys, "argv", [*words[1:], "--help"])
-        runpy.run_path(str(ROOT / words[1]), run_name="__main__")
+    with pytest.raises(SystemExit, match="^0$"):
+        run_script([*words, "--help"])
 
 
 def papermill_words(words: list[str]) -> None:

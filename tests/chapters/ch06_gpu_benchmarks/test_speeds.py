@@ -20,10 +20,9 @@ from tests.chaos import CountingClock
 
 
 @pytest.fixture(scope="module")
-def pair():
-    target, tokenizer = load_model("pocket", "cpu", "float32")
+def pair(pocket):
     draft, _ = load_model("pocket-draft", "cpu", "float32")
-    return ModelPair(target, draft, tokenizer, store_tokens=20_000, dense_tokens=3_000)
+    return ModelPair(pocket[0], draft, pocket[1], store_tokens=20_000, dense_tokens=3_000)
 
 
 PROMPTS = book.load("report", ["code editing"], 2)

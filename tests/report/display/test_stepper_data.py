@@ -108,8 +108,7 @@ def test_the_real_runs_of_the_pocket_target_come_out_token_for_token(pocket):
 
 def test_no_text_ends_the_html_early():
     runs = {"PLD": [run(step(DraftTree.chain([]), [], "<"))]}
-    viewer = stepper.stepper(runs, Letters(), {"one": points("</script>")})
-    html = viewer.to_html()
+    html = stepper.stepper(runs, Letters(), {"one": points("</script>")}).to_html()
     assert html.count("<script") == html.count("</script>") == 2 and "\\u003c" in html
     assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html), "it needs nothing else"
 
