@@ -56,14 +56,10 @@ def test_each_response_is_in_one_part_and_both_keep_the_order(count):
     assert (fit, held_out) == acceptance_training.parted(range(count)), "the same parts each time"
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """A few prompts instead of tasks, which the tokenizers of the tiny models cannot read."""
-    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(6)])
-
-
 @pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gemma3"])
-def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, capsys, few, family):
+def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, capsys, monkeypatch, family):
+    # A few prompts instead of tasks, which the tokenizers of the tiny models cannot read.
+    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(6)])
     folder, out, data = save(build(family), tmp_path / "model"), tmp_path / "out", tmp_path / "data"
     words = ["train-heads", "--target", str(folder), "--out", str(out), "--data", str(data)]
     words += "--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()
@@ -116,17 +112,6 @@ CODE = "def add(total, x):\n    total = total + x\n    return total\n"
 SOURCES = ("PLD", "REST", "SuffixDecoding", "SpecDec++")
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory):
-    """Weights of other sources than the shipped ones."""
-    path = tmp_path_factory.mktemp("fit") / "tree.safetensors"
-    words = ["--target", "pocket", "--draft", "pocket-draft"]
-    words += [word for source in SOURCES for word in ("--source", source)]
-    few = ["--task", "code editing", "--prompts", "2", "--max-new-tokens", "24", "--store-tokens", "20000"]
-    assert main(["fit-tree", *words, *few, "--out", str(path)]) == 0
-    return path
-
-
 @pytest.fixture
 def answers(tmp_path):
     path = tmp_path / "answers.jsonl"
@@ -135,7 +120,11 @@ def answers(tmp_path):
     return path
 
 
-def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(fitted, answers, tmp_path):
+def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(answers, tmp_path):
+    fitted = tmp_path / "fit" / "tree.safetensors"
+    words = ["--target", "pocket", "--draft", "pocket-draft", "--task", "code editing", "--prompts", "2"]
+    words += [word for source in SOURCES for word in ("--source", source)]
+    assert main(["fit-tree", *words, "--max-new-tokens", "24", "--store-tokens", "20000", "--out", str(fitted)]) == 0
     weights = TreeProbabilities.load(fitted)
     assert weights.sources == SOURCES and "code editing" in weights.fitted_on
     moved = abs(weights.weights - TreeProbabilities.unfitted(SOURCES).weights)

@@ -114,9 +114,7 @@ def test_decoding_together_writes_what_each_prompt_alone_does(llama, sampling):
     for ids, run in zip(asked, together, strict=True):
         assert run.tokens == generate(llama, ids, None, sampling, 12, [2]).tokens
         assert len(run.steps) <= 2
-
-
-def test_a_wrong_guess_is_no_longer_drafted():
+    # A wrong guess is no longer drafted.
     known = Known([4, 5, 6, 7], length=2)
     context = Context([1, 2, 4], 2, 96, Sampling())
     assert known.propose(context, 9).tokens == [5, 6]

@@ -317,18 +317,13 @@ def test_a_best_policy_need_not_be_one_threshold():
     assert not edge.single and edge.stops_from.min() < edge.needed
 
 
-def test_the_threshold_of_the_paper_s_times_without_delta():
-    costs = Costs.of_times(0.0234, 0.112)
+def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss_are_the_formulas():
+    costs, e = Costs.of_times(0.0234, 0.112), np.linspace(0.0005, 0.9995, 1000)
     assert threshold.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
-    assert threshold.stopping_threshold(costs, -costs.verify) == 0.0
-    assert threshold.stopping_threshold(costs, -1.0) == 0.0
-
-
-@pytest.mark.parametrize("r, weight", [(0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)])
-def test_the_weighted_loss_is_least_at_the_estimate_that_stands_for_the_true_refusal(r, weight):
-    e = np.linspace(0.0005, 0.9995, 1000)
-    estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
-    assert threshold.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+    assert threshold.stopping_threshold(costs, -costs.verify) == threshold.stopping_threshold(costs, -1.0) == 0.0
+    for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
+        estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
+        assert threshold.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
 
 
 def test_counterexamples_are_found_where_a_threshold_is_too_low():

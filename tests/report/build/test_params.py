@@ -4,7 +4,7 @@ import pytest
 
 from specdec_lib.report.build import params
 
-SOURCE = """
+DECLARED = params.parse_declarations("""
 max_new_tokens: int = 128   # tokens per prompt
 # chance of acceptance
 alpha: float = 0.5
@@ -15,18 +15,13 @@ ks: list[int] = [
 ]
 limits: dict[str, int] = {"code": 3}  # by task
 fast: bool = False          # or not
-"""
+""")
 
 
-@pytest.fixture
-def declared() -> dict[str, params.Parameter]:
-    return params.parse_declarations(SOURCE)
-
-
-def test_declarations_give_name_type_default_and_comment(declared):
-    assert list(declared) == ["max_new_tokens", "alpha", "model", "ks", "limits", "fast"]
-    assert declared["ks"].annotation == "list[int]" and declared["ks"].default == [1, 2]
-    assert (declared["max_new_tokens"].help, declared["alpha"].help) == ("tokens per prompt", "chance of acceptance")
+def test_declarations_give_name_type_default_and_comment():
+    assert list(DECLARED) == ["max_new_tokens", "alpha", "model", "ks", "limits", "fast"]
+    assert DECLARED["ks"].annotation == "list[int]" and DECLARED["ks"].default == [1, 2]
+    assert (DECLARED["max_new_tokens"].help, DECLARED["alpha"].help) == ("tokens per prompt", "chance of acceptance")
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -34,41 +29,32 @@ def test_declarations_give_name_type_default_and_comment(declared):
     ("alpha", float("nan")), ("alpha", False), ("model", 3), ("ks", [1, "2"]), ("ks", 4), ("limits", {"code": 0.5}),
     ("limits", {1: 1}), ("fast", 1),
 ])  # fmt: skip
-def test_a_value_of_another_type_is_refused_by_name_and_type(declared, name, value):
+def test_a_value_of_another_type_is_refused_by_name_and_type(name, value):
     with pytest.raises(params.UsageError) as error:
-        params.validate({name: value}, declared, "01_small")
-    assert all(words in str(error.value) for words in (repr(name), declared[name].annotation, repr(value)))
+        params.validate({name: value}, DECLARED, "01_small")
+    assert all(words in str(error.value) for words in (repr(name), DECLARED[name].annotation, repr(value)))
 
 
-def test_all_faults_are_told_at_once_and_an_unknown_name_with_its_close_match(declared):
-    with pytest.raises(
-        params.UsageError, match=r"unknown parameter 'alhpa' of 01_small: did you mean 'alpha'\?"
-    ) as all_:
-        params.validate({"alhpa": 0.1, "fast": 3, "zzz": 1}, declared, "01_small")
-    assert len(str(all_.value).splitlines()) == 3
+def test_all_faults_are_told_at_once_and_an_unknown_name_with_its_close_match():
+    with pytest.raises(params.UsageError) as error:
+        params.validate({"alhpa": 0.1, "fast": 3, "zzz": 1}, DECLARED, "01_small")
+    assert "unknown parameter 'alhpa' of 01_small: did you mean 'alpha'?" in str(error.value)
+    assert len(str(error.value).splitlines()) == 3
 
 
 @pytest.mark.parametrize(("name", "text", "value"), [
-    ("model", "123", "123"),
-    ("model", "true", "true"),
-    ("max_new_tokens", "8", 8),
-    ("max_new_tokens", "010", 10),  # 8 in YAML 1.1
-    ("max_new_tokens", "1:30", "1:30"),  # 90 there; refused as no number
-    ("alpha", "1", 1.0),
-    ("alpha", "1e-3", 0.001),
-    ("alpha", "-.5", -0.5),
-    ("ks", "[010, 1:30]", [10, "1:30"]),
-    ("ks", "[3, 4]", [3, 4]),
-    ("limits", "{code: 2}", {"code": 2}),
-    ("fast", "true", True),
+    ("model", "123", "123"), ("model", "true", "true"), ("max_new_tokens", "8", 8),
+    ("max_new_tokens", "010", 10), ("max_new_tokens", "1:30", "1:30"),  # in YAML 1.1 8 and 90; the second is refused
+    ("alpha", "1", 1.0), ("alpha", "1e-3", 0.001), ("alpha", "-.5", -0.5), ("ks", "[010, 1:30]", [10, "1:30"]),
+    ("ks", "[3, 4]", [3, 4]), ("limits", "{code: 2}", {"code": 2}), ("fast", "true", True),
 ])  # fmt: skip
-def test_words_of_the_command_line_are_read_as_the_declared_type(declared, name, text, value):
-    read = params.parse_value(text, declared[name])
+def test_words_of_the_command_line_are_read_as_the_declared_type(name, text, value):
+    read = params.parse_value(text, DECLARED[name])
     if name == "alpha":  # an integer becomes a float where one is declared
-        read = params.validate({"alpha": read}, declared)["alpha"]
+        read = params.validate({"alpha": read}, DECLARED)["alpha"]
     assert read == value and type(read) is type(value)
     with pytest.raises(params.UsageError, match="ks"):  # no YAML
-        params.parse_value("[1, 2", declared["ks"])
+        params.parse_value("[1, 2", DECLARED["ks"])
 
 
 @pytest.mark.parametrize("source", [
