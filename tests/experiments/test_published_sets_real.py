@@ -79,6 +79,5 @@ def test_the_authors_runs_count_as_their_result_files_do():
     assert sum(r.tokens - 1 for r in read) == sum(map(sum, lengths))
     plain = replies.mt_bench_replies(run="plain")
     assert all(r.tokens == r.steps for r in plain)
-
     first, second = read[:2]  # later turns are asked with the turns before
     assert second.prompt.startswith(f"{first.prompt} {first.text}</s>USER: ") and second.prompt.endswith(" ASSISTANT:")

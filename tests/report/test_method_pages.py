@@ -58,13 +58,19 @@ def test_the_code_that_a_page_includes_is_there(page):
         assert source.count("\n") < 70, "a page shows the method that does the work, not a file"
 
 
-def test_every_page_is_that_of_a_method_and_in_the_table_of_contents():
+def test_every_page_is_that_of_a_method_and_in_the_tables_of_contents_and_of_methods():
     pages = ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())]
     assert {page.stem for page in PAGES} == set(pages) == set(method_pictures.PICTURES)
     listed = [Path(page).name for page in book.toc_files(ROOT / "book" / "_toc.yml") if page.startswith("methods/")]
     assert listed == pages, "in the table's order"
     keys = re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert {method.paper for method in METHODS.values()} <= set(keys)
+    lines = method_lines()  # the table of all methods
+    assert len(lines) == 4 * (1 + len(METHODS))
+    for place, (name, row) in enumerate(METHODS.items(), start=1):
+        shown = lines[4 * place : 4 * place + 4]
+        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {row.about}"
+        assert shown[3] == f"  - {{cite:t}}`{row.paper}`"
 
 
 def listings(page):
@@ -126,12 +132,3 @@ def test_the_plain_listing_of_rest_drafts_what_the_library_drafts():
         assert plain == tree_paths(tree.tokens, tree.parents), (store, tokens, sizes)
         drafted += bool(plain)
     assert 50 < drafted < 195
-
-
-def test_the_table_of_all_methods_says_what_each_drafts_and_keeps():
-    lines = method_lines()
-    assert len(lines) == 4 * (1 + len(METHODS))
-    for place, (name, row) in enumerate(METHODS.items(), start=1):
-        shown = lines[4 * place : 4 * place + 4]
-        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {row.about}"
-        assert shown[3] == f"  - {{cite:t}}`{row.paper}`"

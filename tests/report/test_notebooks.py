@@ -1,6 +1,5 @@
 """The notebooks: sound as they lie there, and right when run with the smallest parameters."""
 
-import functools
 import os
 from pathlib import Path
 
@@ -32,28 +31,13 @@ def folder(tmp_path_factory):
     return Path(os.environ.get("SPECDEC_EXECUTED") or tmp_path_factory.mktemp("executed"))
 
 
-@pytest.fixture(scope="session")
-def executed(folder):
-    """The executed copy of a notebook, run once a session where there is none."""
-    if "SPECDEC_EXECUTED" in os.environ:
-        return lambda notebook: nbformat.read(folder / notebook.name, as_version=4)
-
-    @functools.cache
-    def run(name: str) -> list:
-        return runner.run("smoke", only=[name], output=folder, kept=folder / "failed")
-
-    def get(notebook: Path) -> nbformat.NotebookNode:
-        for failure in run(notebook.stem):
-            pytest.fail(failure.message, pytrace=False)
-        return nbformat.read(str(folder / notebook.name), as_version=4)
-
-    return get
-
-
 @pytest.mark.notebooks
 @each_notebook
-def test_it_runs_and_its_page_is_clean(notebook, executed):
-    content = executed(notebook)
+def test_it_runs_its_page_is_clean_and_its_numbers_hold_what_must_hold(notebook, folder):
+    if "SPECDEC_EXECUTED" not in os.environ:
+        for failure in runner.run("smoke", only=[notebook.stem], output=folder, kept=folder / "failed"):
+            pytest.fail(failure.message, pytrace=False)
+    content = nbformat.read(str(folder / notebook.name), as_version=4)
     outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
     assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
     for cell, output in outputs:
@@ -61,12 +45,6 @@ def test_it_runs_and_its_page_is_clean(notebook, executed):
         assert "np." not in str(data.get("text/markdown", ""))
         if IMAGES & set(data):
             assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
-
-
-@pytest.mark.notebooks
-@each_notebook
-def test_its_numbers_hold_what_must_hold(notebook, executed, folder):
-    executed(notebook)
     values: dict = {}
     for path in (folder / "files" / notebook.stem).glob("[0-9A-Z][0-9].csv"):
         saved = numbers.read(path)

@@ -20,16 +20,13 @@ from specdec_lib.experiments.retrieval import match_lengths, record_replies
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 4
 
 
-def texts(*found):
-    return stores.Texts(lambda: iter(found), "".join(found))
-
-
 @pytest.fixture
 def case(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     turns = [(q, turn) for q in range(3) for turn in range(2)]
     replies = [Reply(f"{q}-{turn}", "m", f"Say {q}.", TEXT, questions=(f"{q}?",)) for q, turn in turns]
-    return Case("someone", "chat", "greedy", replies, {"chat": lambda: texts(*(TEXT + str(i) for i in range(30)))})
+    stored = [TEXT + str(i) for i in range(30)]
+    return Case("someone", "chat", "greedy", replies, {"chat": lambda: stores.Texts(lambda: iter(stored), "stored")})
 
 
 def test_rows_are_prompts_and_count_what_the_replays_do(case, tokenizer):

@@ -159,10 +159,9 @@ def test_a_malformed_row_is_refused_by_name(tmp_path, change, message):
 
 
 def test_ids_do_not_repeat_and_a_file_is_a_list(tmp_path):
-    with pytest.raises(ClaimError, match="two claims have the id 'a-claim'"):
-        load(tmp_path, ROW, ROW)
-    with pytest.raises(ClaimError, match="expected a list"):
-        load(tmp_path, "a-claim")
+    for rows, message in (([ROW, ROW], "two claims have the id 'a-claim'"), (["a-claim"], "expected a list")):
+        with pytest.raises(ClaimError, match=message):
+            load(tmp_path, *rows)
 
 
 def test_a_published_number_is_a_number_with_an_id_of_its_own(tmp_path):
