@@ -179,15 +179,13 @@ def test_the_algorithm_itself_costs_what_was_worked_out():
             assert abs(rates.mean() - found.cost(COSTS)) < 4 * rates.std(ddof=1) / np.sqrt(len(rates))
 
 
-def test_equal_models_draft_to_the_limit_and_discard_nothing():
+def test_equal_models_discard_nothing_and_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
     target = random_pair(np.random.default_rng(0), 3).target
     rounds = Rounds.of(ChainPair(target, target), 5)
     found = mdp.solve(rounds, COSTS).outcome
     assert found.discard_rate == pytest.approx(0.0, abs=1e-12)
     assert found.verification_rate == pytest.approx(1 / 6)
-
-
-def test_without_contexts_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
+    # Without contexts:
     pair = ChainPair([[0.5, 0.5, 0.0]], [[0.4, 0.4, 0.2]])
     rounds = Rounds.of(pair, 10)
     alpha = 1 - float(pair.rejection_rate[0])

@@ -122,21 +122,15 @@ TEXTS = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(6)]
 PRICES = [CURVES["cpu"]]
 
 
-def _replies(count: int = 6) -> list[Reply]:
-    return [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(count)]
-
-
-def test_answers_are_spread_over_a_set_and_empty_ones_left_out():
-    replies = [*_replies(10), Reply("x", "made", "asked", "")]
-    assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
-    assert len(large_models.spread(replies, 99)) == 10
-
-
-def test_rows_are_those_of_replays_and_absent_sets_are_named(tokenizer, tmp_path, monkeypatch):
+def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(tokenizer, tmp_path, monkeypatch):
     def missing() -> list[Reply]:
         raise MissingData("not here")
 
-    monkeypatch.setattr(large_models, "SETS", {"here": _replies, "elsewhere": missing})
+    replies = [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(10)]
+    replies.append(Reply("x", "made", "asked", ""))  # an empty answer is left out
+    assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(large_models.spread(replies, 99)) == 10
+    monkeypatch.setattr(large_models, "SETS", {"here": lambda: replies[:6], "elsewhere": missing})
     build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
     store = SuffixIndex.open(tmp_path / "store")
     weights = TreeProbabilities.unfitted(list(large_models.sources(store)))

@@ -140,7 +140,7 @@ def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said)
     assert ("Why: A small store." in html) == (verdict not in (rules.NO_NUMBER, rules.UNTESTABLE))
 
 
-def test_the_figure_draws_what_has_a_number_where_it_is():
+def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted_as_numbers():
     judged, tables = judged_with(None)
     shown = pictures.headlines(judged, tables)
     assert list(shown.key) == ["03/speed", "03/slow"] and list(shown.published) == [(2.27, 2.36)] * 2
@@ -153,9 +153,6 @@ def test_the_figure_draws_what_has_a_number_where_it_is():
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
     every = pictures.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(pictures.PAPERS)
-
-
-def test_verdicts_are_counted_as_numbers_of_a_chapter():
-    judged = frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY})
-    found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
+    counts = rules.counts(frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY}))
+    found = {name: number.value for name, number in counts.items() if number.value}
     assert found == {"all": 3, "holds": 1, "holds_in_part": 2}
