@@ -147,9 +147,3 @@ def test_passes_with_and_without_capture_take_turns_by_the_clock_of_the_models_d
     rows = draft_costs.capturing(library["llama"], captures, [20], draft=4, repeats=3)
     assert order == [*captures.values()] * 5 and asked == [{library["llama"].device}]
     assert [row["median_ms"] for row in rows] == [500, 500]
-
-
-def test_a_ratio_of_times_is_one_of_means():
-    ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
-    assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
-    assert draft_costs.time_ratio([3, 3], [1, 1, 1]) == (3, 3, 3)
