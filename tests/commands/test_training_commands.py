@@ -127,8 +127,8 @@ def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(an
     assert main(["fit-tree", *words, "--max-new-tokens", "24", "--store-tokens", "20000", "--out", str(fitted)]) == 0
     weights = TreeProbabilities.load(fitted)
     assert weights.sources == SOURCES and "code editing" in weights.fitted_on
-    moved = abs(weights.weights - TreeProbabilities.unfitted(SOURCES).weights)
-    assert moved.reshape(len(SOURCES), len(FEATURES)).max(1).min() > 0.01
+    moved = abs(weights.weights - TreeProbabilities.unfitted(SOURCES).weights)[: len(SOURCES) * len(FEATURES)]
+    assert moved.reshape(len(SOURCES), -1).max(1).min() > 0.01
     pair = ModelPair(*load_pair("pocket", "pocket-draft", "cpu"), store_tokens=20_000, tree_weights=fitted)
     tree = pair.drafters(["One tree"])["One tree"]
     assert tuple(tree.sources) == SOURCES

@@ -29,13 +29,13 @@ def decoded(pocket):
     """Prompts with what the model writes after them, as tokens; those whose text has these tokens and no others."""
     model, tokenizer = pocket
     runs = {}
-    for name in ("amount", "rows", "count"):
+    for name in ("amount", "rows"):
         prompt = f"Rename `total` to `{name}`.\n\n{CODE}\n" + CODE.replace("total", name)[:20]
         run = generate(model, list(tokenizer(prompt)["input_ids"]), max_new_tokens=32, eos_token_id=[])
         text = tokenizer.decode(run.tokens)
         if list(tokenizer(text, add_special_tokens=False)["input_ids"]) == run.tokens:
             runs[prompt] = (text, run.tokens)
-    assert len(runs) >= 2
+    assert len(runs) == 2
     return runs
 
 
@@ -85,7 +85,7 @@ def test_an_answer_that_stands_in_its_prompt_has_copied_tokens_and_few_bits_afte
 
 
 def test_the_recommendation_goes_by_the_lower_end(pocket):
-    copies = [Answer(CODE * 2 + str(i), CODE * 2) for i in range(6)]
+    copies = [Answer(CODE * 2 + str(i), CODE * 2) for i in range(4)]
     steep, flat = PassPrices({1: 1.0, 2: 50.0}), PassPrices({1: 1.0})
     found = diagnose(copies, TokensAlone(pocket[1], flat), flat, progress=False)
     best = max(found.predictions, key=lambda one: one.speedup.low)

@@ -189,7 +189,7 @@ BROKEN = [
     ("answers", RUN, answered(turns=["yes"]), "first of the choices: field 'turns' has 1 texts; expected 2"),
     ("answers", RUN, answered(new_tokens=[3]), "field 'new_tokens' has 1 whole numbers; expected 2"),
     ("answers", RUN, answered(idxs=[1, None]), "field 'idxs' is [1, None]; expected a list of whole numbers"),
-    ("answers", RUN, answered(wall_time=["fast", 1.0]), "'wall_time' is ['fast', 1.0]; expected a list of numbers with"),
+    ("answers", RUN, answered(wall_time=["fast", 1.0]), "'wall_time' is ['fast', 1.0]; expected a list of numbers"),
     ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"output": ""}]', "record 1: field 'instruction'"),
 ]  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tok
 
 
 def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
-    lengths = [1, 2, 3, 5, 8, 13, 20]
+    lengths = [1, 3, 8, 20]
     runs = recorded_runs.sweep_draft_model(recordings, draft, lengths)
     assert list(runs) == lengths
     for length in lengths:
@@ -158,10 +158,10 @@ def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_
 def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recordings):
     for state in recorded_runs.STATES:
         drafter = Learns()
-        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 3, state=state)
+        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 2, state=state)
         # The first generation warms the machine up.
-        began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(3)]
-        assert began[0] == began[1] == began[2] and began[0][0] == 0
+        began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(2)]
+        assert began[0] == began[1] and began[0][0] == 0
         assert (began[0][1] == 0) == (state == "cold")
         for runs in timed["learns"]:
             assert all(comparison.same_steps(*pair) for pair in zip(runs, timed["learns"][0], strict=True))

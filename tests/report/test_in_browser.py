@@ -38,8 +38,6 @@ PHONE = 500
 LEFTOVERS = re.compile(
     r"\{(?:num|glue|numref|cite|eq|ref|term|doc|download)[:}a-z]*|glue:|<Figure size|np\.\w+\(|\\\(|\\\[|\$\$|:::"
 )
-
-
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = "--headless=new --no-sandbox --disable-gpu --disable-sync --disable-background-networking".split()
 OPTIONS.append("--disable-component-update")

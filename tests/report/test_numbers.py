@@ -20,8 +20,9 @@ def run(tmp_path, monkeypatch):
 
 def test_what_is_saved_is_read_back(run):
     counted = {
-        "ratio": Interval(1.23456789, 1.0, 1.5), "unknown": Interval(1.5, math.nan, math.nan), "count": 12, "share": 1.0,
-        "scalar": np.float64(0.25), "yes": np.bool_(True), "name": "160m, a shape", "nan": math.nan, "none": None,
+        "ratio": Interval(1.23456789, 1.0, 1.5), "unknown": Interval(1.5, math.nan, math.nan), "count": 12,
+        "share": 1.0, "scalar": np.float64(0.25), "yes": np.bool_(True), "name": "160m, a shape", "nan": math.nan,
+        "none": None,
     }  # fmt: skip
     path = numbers.save("04", counted, timed={"seconds": 2.5})
     found = numbers.read(path)

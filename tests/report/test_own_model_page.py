@@ -33,10 +33,10 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: standard library are replaced by a file of four prompts: reading the whole library takes half a minute.
 SMALLER = {
     "datastore dense": "--max-states 80 --dims 8 --device cpu",
-    "train-acceptance-head": "--task gsm8k --prompts 4 --max-new-tokens 24 --epochs 1 --device cpu",
-    "train-heads": "--task gsm8k --prompts 4 --max-new-tokens 24 --epochs 1 --device cpu",
-    "fit-tree": "--task gsm8k --prompts 2 --max-new-tokens 24 --device cpu",
-    "calibrate": "--context 64 --repeats 2 --device cpu",
+    "train-acceptance-head": "--task gsm8k --prompts 4 --max-new-tokens 12 --epochs 1 --device cpu",
+    "train-heads": "--task gsm8k --prompts 4 --max-new-tokens 12 --epochs 1 --device cpu",
+    "fit-tree": "--task gsm8k --prompts 2 --max-new-tokens 12 --device cpu",
+    "calibrate": "--context 32 --repeats 1 --device cpu",
     "find-heads": "--task gsm8k --prompts 2 --max-new-tokens 24 --device cpu",
 }
 

@@ -19,13 +19,13 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
     """The counts with the first part of a store are those of DReSD on an index that was built for that part alone."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    index = stores.text_store("stdlib", tokenizer, 12_000)
+    index = stores.text_store("stdlib", tokenizer, 8_000)
     prompts = book_prompts.load("report", ("code editing",), 2)
     recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
     methods = ("REST", "DReSD", "DReSD, no filter")
-    frame = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, methods, store="stdlib")
+    frame = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000), methods, methods, store="stdlib")
     assert frame.stored.nunique() == 2 and set(frame.method) == set(methods) and set(frame.store) == {"stdlib"}
-    part = stores.first_part(index, 6_000)
+    part = stores.first_part(index, 4_000)
     alone = stores.dense_index(stores.dense_states(model, part), part)
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", dense_at_scale.UnfilteredDresd)):
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
@@ -33,11 +33,11 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
         assert rows.passes.sum() > 1
         assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
     assert stores.first_states(stores.dense_states(model, part), part).path.is_dir(), "the whole"
-    few = dense_at_scale.size_counts(model, index, recorded, (6_000, 12_000), methods, smaller=("REST",))
+    few = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000), methods, smaller=("REST",))
     kept = set(zip(few.stored == part.store.count, few.method, strict=True))
     assert kept == {(True, "REST"), *((False, method) for method in methods)}
     # Documents stay whole: one and two tokens are the same part, which is measured once.
-    same = dense_at_scale.size_counts(model, index, recorded, (1, 2, 12_000), ("REST",), ("REST",))
+    same = dense_at_scale.size_counts(model, index, recorded, (1, 2, 8_000), ("REST",), ("REST",))
     assert same.stored.nunique() == 2 and not same.duplicated(["stored", "way", "prompt"]).any()
     with pytest.raises(ValueError, match="expected a part of this store"):
         stores.first_states(stores.dense_states(model, part), index)

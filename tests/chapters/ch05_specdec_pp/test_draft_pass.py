@@ -172,7 +172,7 @@ def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair,
     head = head_of(pair[1])
     drafter = AdaptiveDraftModel(pair[1], rule, 2, 9, head)
     live, counted_ = [], []
-    for seed in range(80):
+    for seed in range(50):
         sampling = Sampling(0.7, seed=seed)
         run = generate(pair[0], prompt(1, 12), drafter, sampling, 16)
         live.append((len(run.steps), sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)))

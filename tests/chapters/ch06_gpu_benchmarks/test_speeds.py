@@ -22,14 +22,14 @@ from tests.chaos import CountingClock
 @pytest.fixture(scope="module")
 def pair(pocket):
     draft, _ = load_model("pocket-draft", "cpu", "float32")
-    return ModelPair(pocket[0], draft, pocket[1], store_tokens=20_000, dense_tokens=3_000)
+    return ModelPair(pocket[0], draft, pocket[1], store_tokens=10_000, dense_tokens=1_500)
 
 
 PROMPTS = book.load("report", ["code editing"], 2)
 
 
 def test_every_method_and_transformers_are_timed_and_in_float32_none_changes_a_token(pair):
-    recordings, runs, rows = speeds.timed(pair, PROMPTS, ["plain", *compared_in("06")], 12, 2)
+    recordings, runs, rows = speeds.timed(pair, PROMPTS, ["plain", *compared_in("06")], 8, 2)
     assert set(runs) == {"plain", *compared_in("06")}
     assert {row["method"] for row in rows} == {*runs, *speeds.PEERS}
     assert len(rows) == len(recordings) * (len(runs) + len(speeds.PEERS))
