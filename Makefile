@@ -62,7 +62,7 @@ book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib book
 
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
-	@$(PY) -m specdec_lib.report.build.readme
+	@$(PY) scripts/readme.py
 
 # Each step that ended leaves a stamp, so that the same command goes on after an interruption.
 COMPANIONS := _build/companions
@@ -80,10 +80,10 @@ companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of 
 	$(call step,tree,-m specdec_lib fit-tree --target smollm2 --draft smollm2-draft --heads data/models/smollm2/heads \
 	  --prompts 3 --max-new-tokens 64 \
 	  --out data/models/smollm2/one_tree.safetensors)
-	$(call step,examples,-m specdec_lib.report.display.method_examples)
+	$(call step,examples,scripts/method_examples.py)
 
 examples: venv  ## decode what the method pages show, into data/results/examples (ARGS='pld rest')
-	@$(PY) -m specdec_lib.report.display.method_examples $(ARGS)
+	@$(PY) scripts/method_examples.py $(ARGS)
 
 # Each test runs on one thread, so two processes use two cores; a file stays in one process, with what its tests share.
 WORKERS ?= 2

@@ -18,7 +18,7 @@ import torch
 from specdec_lib import load_model, paths, report
 from specdec_lib.chapters.ch06_gpu_benchmarks import shapes, speeds
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import input_guided, prompts
+from specdec_lib.experiments import prompts
 from specdec_lib.experiments.pass_costs import step_samples
 from specdec_lib.experiments.statistics import Counts, Interval, median, pooled_rate, ratio_of_means, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
@@ -70,8 +70,8 @@ def main(words: Sequence[str]) -> None:
     spent = step_samples(target, options.context, runtime, WIDTHS, options.repeats)
     one = median(spent[1]).value
     pair.prices = PassPrices({width: median(own).value / one for width, own in spent.items()})
-    asked = prompts.load("report", input_guided.TASKS, options.prompts)
-    _, _, rows = speeds.timed(pair, asked, [PLAIN, *options.methods], options.tokens, repeats=2)
+    asked = prompts.load("report", prompts.INPUT_GUIDED, options.prompts)
+    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *options.methods], options.tokens)[2]]
     name = torch.cuda.get_device_name(device) if on_gpu else device.type
     out = options.out or paths.root() / "data" / "results" / paths.folder_of(name)
     out.mkdir(parents=True, exist_ok=True)

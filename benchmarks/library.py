@@ -25,10 +25,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
 from specdec_lib import generate, paths
+from specdec_lib.chapters.ch02_datastore_construction import recall
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread
-from specdec_lib.datastores.ranks import recall
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.sampling import Sampling
@@ -362,7 +362,7 @@ def dense(quick: bool) -> list[dict]:
         )
         few = queries[:500]
         exact = faiss.knn(keys[:500], stored, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)[1]
-        share = recall(index.search_rows(few, NEIGHBOURS)[1], exact)
+        share = recall(index.search(few, NEIGHBOURS)[1], index.positions[exact])
         ours, peers = [], []
         for begin in range(0, samples, 200):  # in blocks, as in the sparse rows
             block = slice(begin, begin + 200)

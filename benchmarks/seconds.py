@@ -141,9 +141,6 @@ def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[st
     lookup = {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     runs["transformers_lookup"] = of_transformers(plain, new, **lookup)
     draft = with_ids_of(pair.draft, vocabulary_size(plain))
-    about = draft.generation_config
-    about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
-    about.assistant_confidence_threshold = 0.0
     runs["transformers_assisted"] = of_transformers(plain, new, assistant_model=draft)
     if importlib.util.find_spec("llama_cpp"):
         runs |= {name: of_llama(fetch(smollm2.FILE), lookup, new) for name, lookup in LLAMA.items()}

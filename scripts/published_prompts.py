@@ -1,7 +1,5 @@
-"""The prompts of the papers' own sets that the model of the book is asked, in the papers' own wording; run as a script, they are
-written as one JSON list, for a machine that has the model but not the sets.
-
-Some of the sets may not be passed on, so the file stays where it is used: scripts/record_answers.py --sets FILE.
+"""The prompts of the papers' own sets that the model of the book is asked, in the papers' own wording: record_answers.py
+--published records the answers.
 
 The sets are read by :func:`specdec_lib.experiments.tasks.load_task`. Sizes are those of the papers, cut to what a small machine
 can decode; a set that is cut gives the first prompts of its file, and each subset the same number. MT-Bench is Spec-Bench's
@@ -11,21 +9,16 @@ in for the rest. The first prompts of some tasks are also sampled.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from specdec_lib import load_model
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.tasks import load_task
-from specdec_lib.files import write_atomic
 
 #: Tokens of the longest prompt that is asked.
 LONGEST = 1600
@@ -92,25 +85,3 @@ def load(
 def short_enough(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """The prompts whose first turn has at most :data:`LONGEST` tokens."""
     return [prompt for prompt in prompts if len(render(prompt, tokenizer)) <= LONGEST]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args()
-    _, tokenizer = load_model("smollm2")
-    rows = []
-    for name in SETS:
-        own = []
-        for prompt, samplings in load(name, tokenizer):
-            sampled = dict.fromkeys((each.temperature, each.top_p) for each in samplings if not each.greedy)
-            row = {"set": name, "task": prompt.task, "id": prompt.id, "turns": prompt.turns, "chat": prompt.chat}
-            own.append(row | {"ids": render(prompt, tokenizer), "sampled": list(sampled)})
-        tokens = sum(len(row["ids"]) for row in own) / len(own)
-        print(f"{name}: {len(own)} prompts of {tokens:.0f} tokens in the mean", flush=True)
-        rows += own
-    write_atomic(options.out, json.dumps(rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,13 +8,14 @@ the batch; whoever reads them decodes a sample again and compares. What is kept 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import published_prompts
 import torch
 from batched import decode_together, guesses
+from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.generate import end_tokens
@@ -26,30 +27,29 @@ LENGTH, SAMPLED, SEEDS = 256, 8, 3  # new tokens; prompts of each task that are 
 WARM = ((1.0,), (0.7, 0.95))
 
 
-def asked(sets: Path | None) -> Iterator[tuple[Prompt, Sampling]]:
-    """Every prompt with every way to decode it: the book's, or those of a file."""
-    if sets is None:
-        for half in ("report", "choose"):
-            yield from ((prompt, Sampling()) for prompt in prompts.load(half))
-        for prompt in prompts.load("report", per_task=SAMPLED):
-            yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
+def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Prompt, Sampling]]:
+    """Every prompt with every way to decode it: the book's, or those of the papers' own sets."""
+    if published:
+        for name in published_prompts.SETS:
+            for prompt, samplings in published_prompts.load(name, tokenizer):
+                yield from ((prompt, sampling) for sampling in samplings)
         return
-    for row in json.loads(sets.read_text(encoding="utf-8")):
-        prompt = Prompt(row["id"], row["task"], tuple(row["turns"]), row["chat"])
-        yield prompt, Sampling()
-        yield from ((prompt, Sampling(*how, seed=seed)) for how in row.get("sampled", ()) for seed in range(SEEDS))
+    for half in ("report", "choose"):
+        yield from ((prompt, Sampling()) for prompt in prompts.load(half))
+    for prompt in prompts.load("report", per_task=SAMPLED):
+        yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--room", type=int, default=40_000, help="tokens decoded side by side")
-    parser.add_argument("--sets", type=Path, help="JSON list of other prompts instead of the book's")
+    parser.add_argument("--published", action="store_true", help="the prompts of the papers' own sets instead")
     parser.add_argument("--out", type=Path, default=paths.RECORDINGS)
     options = parser.parse_args()
     model, tokenizer = load_model("smollm2", options.device, "float32")
     weights, (end,) = recordings.identity(model) | {"device": "cpu"}, end_tokens(model, None)
-    jobs = list(asked(options.sets))
+    jobs = list(asked(options.published, tokenizer))
     said: list[list[str]] = [[] for _ in jobs]
     begun = time.monotonic()
     about = {"command": "python scripts/record_answers.py"}

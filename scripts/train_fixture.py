@@ -21,7 +21,7 @@ import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.experiments.stores import stdlib_modules
 
 VOCABULARY, CONTEXT = 4096, 2048
 END, USER, ASSISTANT, PAD = SPECIAL = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]
@@ -150,7 +150,7 @@ def main() -> None:
         parser.error(f"{options.out} exists; name a new folder, so that no trained pair is overwritten")
     if min(options.steps, options.batch, options.length) < 1:
         parser.error("--steps, --batch and --length must be 1 or more")
-    texts = [module.text + END for module in stdlib_modules()]
+    texts = [text + END for text in stdlib_modules().values()]
     random.Random(options.seed).shuffle(texts)
     held_out, documents = texts[:40], texts[40:][: options.modules]
     tokenizer = train_tokenizer(documents)

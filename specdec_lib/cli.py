@@ -99,6 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if words is None:
         # What ends a job at its time limit ends it as a key does, so that temporary files are removed.
         signal.signal(signal.SIGTERM, _interrupt)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="replace")  # a character that the terminal has not is no reason to stop
     try:
         app(args=None if words is None else list(words), prog_name="python -m specdec_lib")
     except SystemExit as end:

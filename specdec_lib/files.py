@@ -15,10 +15,10 @@ from pathlib import Path
 def replacing(path: str | Path) -> Iterator[Path]:
     """A file to write to that takes the place of ``path`` once the block has ended.
 
-    It lies beside ``path`` under a name of its own, so that two processes do not write into the same one. A block that
-    raises leaves ``path`` as it was and nothing beside it.
+    It lies beside ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
+    stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and nothing beside it.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     aside = Path(name)
@@ -85,7 +85,7 @@ def cannot_write(path: Path) -> str:
     """Why no file can be made at ``path``, whose missing folders would be made as well; empty where one can."""
     if path.is_dir():
         return "it is a folder"
-    there = next(parent for parent in path.absolute().parents if parent.exists())
+    there = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
             return ""

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import (
@@ -236,10 +237,6 @@ _ROWS = (
     Method(
         "Lookahead", "lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
         "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
-        variants={
-            "Lookahead, released count": lambda bench: Lookahead(full_match=False),
-            "Lookahead, pool from the prompt": lambda bench: Lookahead(from_prompt=True),
-        },
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(
@@ -301,8 +298,7 @@ def check_names(names: Collection[str]) -> None:
 
 def compared_in(chapter: str) -> tuple[str, ...]:
     """Names of the methods that a chapter compares, in the book's order; ``chapter`` is its number, such as ``"04"``."""
-    if chapter not in COMPARISONS:
-        raise ValueError(f"chapter is {chapter!r}; expected one of {', '.join(COMPARISONS)}")
+    one_of("chapter", chapter, COMPARISONS)
     return tuple(name for name, method in METHODS.items() if chapter in method.chapters)
 
 

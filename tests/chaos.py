@@ -77,7 +77,7 @@ class Riding(Chaos):
 
     def __init__(self, text: Sequence[int], seed: int = 0, most: int = 5, **options):
         super().__init__(text, seed, **options)
-        self.most, self.capture = most, self.capture | Capture(topk=2)
+        self.most, self.capture, self.replays = most, self.capture | Capture(topk=2), "never"
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tree, rng = super().propose(context, limit), self._random
@@ -98,28 +98,16 @@ class Riding(Chaos):
 
 class Recycling(Drafter):
     """A tree of what the target found likely after each token, wherever in a tree the token stood (Token Recycling's
-    idea). It learns from rejected nodes too where ``everywhere``, which cannot be replayed.
+    idea), rejected nodes too.
     """
 
-    capture = Capture(topk=3)
+    capture, replays = Capture(topk=3), "never"
 
-    def __init__(self, everywhere: bool = True):
-        self.everywhere = everywhere
-        self.replays = "never" if everywhere else "any"
+    def __init__(self):
         self.reset()
 
     def reset(self) -> None:
         self.table: dict[int, list[int]] = {}
-
-    def start(self, context: Context) -> None:
-        shown = context.prompt_outputs
-        assert shown.tokens.shape == (context.prompt_length, 3)
-        self._learn(context.tokens[: context.prompt_length], shown.tokens)
-
-    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
-        for token, row in zip(tokens, likely.tolist(), strict=True):
-            assert min(row) >= 0 and len(set(row)) == len(row)
-            self.table[token] = row
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         drafts, level = [], [[context.tokens[-1]]]
@@ -129,9 +117,9 @@ class Recycling(Drafter):
         return DraftTree.from_drafts(drafts)
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
-        rows = range(len(tree) + 1) if self.everywhere else [0, *(node + 1 for node in path)]
-        tokens = [outputs.root, *tree.tokens]
-        self._learn([tokens[i] for i in rows], outputs.tokens[list(rows)])
+        for token, row in zip([outputs.root, *tree.tokens], outputs.tokens.tolist(), strict=True):
+            assert min(row) >= 0 and len(set(row)) == len(row)
+            self.table[token] = row
 
 
 class Perfect(Drafter):
@@ -309,7 +297,6 @@ FACTORIES: dict[str, Factory] = {
     "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
     "chaos riding": lambda library, family, text, seed: Riding(text, seed + 2),
     "recycling": lambda library, family, text, seed: Recycling(),
-    "recycling paths": lambda library, family, text, seed: Recycling(everywhere=False),
     "perfect": lambda library, family, text, seed: Perfect(text),
     "silent": lambda library, family, text, seed: Silent(),
 }

@@ -13,7 +13,7 @@ from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.report import numbers
-from specdec_lib.report.display import seconds_chart
+from specdec_lib.report.claims import pictures
 from tests.families import TEXT, VOCABULARY, build, cut, prompt
 
 
@@ -126,7 +126,7 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
     assert found["chat_pld_over_transformers_lookup"].value == 3 and found["chat_pld_equal"]
     assert found["chat_llama_over_plain"] is None
     monkeypatch.chdir(tmp_path)
-    figure = seconds_chart.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))
+    figure = pictures.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))
     assert [text.get_text() for text in figure.legends[0].texts] == [
         "transformers", "transformers, prompt lookup", "plain", "PLD",
     ]  # fmt: skip

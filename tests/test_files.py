@@ -26,6 +26,18 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, 
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_symbolic_link_leads_to_is_replaced_and_the_link_stays(tmp_path, there):
+    large, path = tmp_path / "large-disk" / "a.txt", tmp_path / "a.txt"
+    large.parent.mkdir()
+    if there:
+        large.write_text("old")
+    path.symlink_to(large)
+    with replacing(path) as aside:
+        aside.write_text("new")
+    assert path.is_symlink() and large.read_text() == "new" and [p.name for p in large.parent.iterdir()] == ["a.txt"]
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     path = tmp_path / "a.txt"
     with replacing(path) as first, replacing(path) as second:

@@ -1,1 +1,1 @@
-"""What one chapter alone needs, named after its notebook."""
+"""What one chapter alone needs."""

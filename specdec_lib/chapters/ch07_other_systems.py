@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.experiments import results
-from specdec_lib.experiments.pass_costs import step_seconds
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import step_seconds, units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.recorded_runs import Recording, Runs
 from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval

@@ -19,12 +19,8 @@ def calibrate(
     out: Annotated[Path, options.OutputFile],
     draft: options.Draft = None,
     source: options.Source = None,
-    context: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Tokens before the pass.")
-    ] = 512,
-    repeats: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Timed passes of each width.")
-    ] = 20,
+    context: Annotated[int, options.whole("Tokens before the pass.")] = 512,
+    repeats: Annotated[int, options.whole("Timed passes of each width.")] = 20,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
@@ -34,13 +30,15 @@ def calibrate(
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_prices import PassPrices
     from specdec_lib.experiments.draft_costs import drafting_prices, long_text
-    from specdec_lib.experiments.pass_costs import step_samples
+    from specdec_lib.experiments.pass_costs import slots_of, step_samples
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
-    from specdec_lib.models.loading import load_model
+    from specdec_lib.models.loading import hidden_size_and_context, load_model
 
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
+    if sizes := hidden_size_and_context(target):
+        options.fits("--context, a pass after it included,", slots_of(context, WIDTHS), sizes[1])
     if draft:
         model, small, tokenizer = load_pair(target, draft, device, dtype)
     else:

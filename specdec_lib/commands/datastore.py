@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from specdec_lib import datastores, files, paths
+from specdec_lib import datastores, files
+from specdec_lib.commands import options
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, faiss_index, ray_data, suffix_array, tokens
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
@@ -36,13 +37,7 @@ class Texts:
     parts of equally many bytes, and a document is in the part where its first byte is; a packed file is not cut.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[Path],
-        lines: Sequence[Path],
-        field: str,
-        part: tuple[int, int] = (0, 1),
-    ):
+    def __init__(self, texts: Sequence[Path], lines: Sequence[Path], field: str, part: tuple[int, int] = (0, 1)):
         self.field, self.part = field, part
         self.texts, self.lines = ([located(path) for path in named] for named in (texts, lines))
         for path in self.paths:
@@ -104,15 +99,19 @@ def _read_text(path: Path) -> str:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of ``"pocket"``, of a local directory, or of a name on the hub."""
+    """The tokenizer of ``"smollm2"`` or another shipped model, of a local directory, or of a name on the hub."""
     from transformers import AutoTokenizer
 
+    from specdec_lib.models import smollm2
+    from specdec_lib.models.loading import SHIPPED
+
     try:
-        return AutoTokenizer.from_pretrained(paths.POCKET / "target" if name == "pocket" else _expanded(name))
+        place = smollm2.folder() if name == smollm2.NAME else SHIPPED.get(name) or _expanded(name)
+        return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
-            "'pocket', a directory or a name on the hub"
+            "'smollm2', 'pocket', a directory or a name on the hub"
         ) from None
 
 
@@ -190,7 +189,7 @@ def build(
         typer.Argument(metavar="FILES...", help="texts, and JSON lines where a name has .jsonl; plain, .gz or .zip"),
     ],
     field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
-    tokenizer: Annotated[str, typer.Option(help="pocket, a directory or a name on the hub")] = "pocket",
+    tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "pocket",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
     on: On = None,
@@ -208,33 +207,37 @@ def build(
         raise ValueError("--on ray works on shards: give --shards")
     kind = (tokens.MANIFEST, "datastore") if shards is None else (MANIFEST, "store of shards")
     check_target(path, *kind)
-    cutter, options = load_tokenizer(tokenizer), {"sources": texts.sources(), "max_tokens": max_tokens}
+    cutter, how = load_tokenizer(tokenizer), {"sources": texts.sources(), "max_tokens": max_tokens}
     if shards is None:
-        datastores.build_from_texts(path, texts, cutter, short_documents="skip", **options)
+        datastores.build_from_texts(path, texts, cutter, **how)
     else:
         with ray_data.started(address) if on else nullcontext():
             builder = ray_data.build_shards if on else build_here
-            build_sharded(path, texts.split(shards), cutter, build=builder, **options)
+            build_sharded(path, texts.split(shards), cutter, build=builder, **how)
     print(describe(path))
 
 
 @app.command()
 def dense(
     store: Store,
-    model: Annotated[str, typer.Option(help="whose states: pocket, a directory or a name on the hub")] = "pocket",
+    model: Annotated[
+        str, typer.Option(help="whose states: smollm2, pocket, a directory or a name on the hub")
+    ] = "pocket",
     device: Annotated[str, typer.Option(help="where the model runs")] = "auto",
     dtype: Annotated[str, typer.Option(help="as which it is loaded, float32 or bfloat16 say")] = "auto",
     dims: Annotated[int, typer.Option(help="principal components kept")] = 64,
     factory: Annotated[str, typer.Option(help="FAISS factory string, IVF1024,PQ16x8 or HNSW32 say")] = "Flat",
     nprobe: Annotated[int | None, typer.Option(help="lists searched of an IVF index")] = None,
     ef_search: Annotated[int | None, typer.Option(help="candidates searched of an HNSW index")] = None,
-    window: Annotated[int, typer.Option(help="tokens run at once")] = 1024,
+    window: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="tokens run at once")] = 1024,
     cover: Annotated[
         Literal["truncate", "windows"],
         typer.Option(help="of a longer document: its first window, or overlapping windows over all of it"),
     ] = "truncate",
     overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
-    max_states: Annotated[int | None, typer.Option(help="stop after so many states")] = None,
+    max_states: Annotated[
+        int | None, typer.Option(parser=options.at_least(1), metavar="N", help="stop after so many states")
+    ] = None,
     keep_states: Annotated[bool, typer.Option("--keep-states", help="keep the hidden states beside the store")] = False,
     on: On = None,
     address: Address = None,
@@ -247,14 +250,18 @@ def dense(
     for part in parts:
         check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
         check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
-    from specdec_lib.decoding.served_models import decoder_config
+    from specdec_lib.models.loading import hidden_size_and_context
 
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
-    faiss_index.empty_index(decoder_config(_load_model(model, device, dtype)).hidden_size, dims, **index)
+    width, context = hidden_size_and_context(model) or (dims, window)
+    faiss_index.empty_index(width, dims, **index)
+    options.fits("--window", window, context)
+    overlap = window // 4 if overlap is None else overlap
+    hidden_states.check_overlap(window, overlap, cover)
     how = {
         "window": window,
         "cover": cover,
-        "overlap": window // 4 if overlap is None else overlap,
+        "overlap": overlap,
         "max_states": None if max_states is None else max(1, max_states // len(parts)),
     }
     embed = partial(_embed, model=(model, device, dtype), how=how)

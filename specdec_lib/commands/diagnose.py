@@ -22,7 +22,7 @@ def _prices(name: str) -> PassPrices:
 
     if name in CURVES:
         return CURVES[name]
-    path = Path(name).expanduser()
+    path = options.expanded(name)
     if not path.is_file():
         raise ValueError(f"--prices is {name!r}; expected {', '.join(CURVES)}, or a file that calibrate wrote")
     return PassPrices.load(path)
@@ -44,7 +44,9 @@ def _print(text: str) -> None:
 
 def diagnose(
     answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
-    tokenizer: Annotated[str, typer.Option(help="The model's: pocket, a folder or a name on the hub.")] = "pocket",
+    tokenizer: Annotated[
+        str, typer.Option(help="The model's: smollm2, pocket, a folder or a name on the hub.")
+    ] = "pocket",
     store: options.Store = None,
     weights: Annotated[
         Path | None, typer.Option(parser=options.existing, metavar="FILE", help="One tree's, of fit-tree.")
@@ -67,7 +69,7 @@ def diagnose(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
     from specdec_lib.experiments.answers import read_answers
-    from specdec_lib.experiments.elsewhere import SWITCHED_ON, how_to
+    from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
     from specdec_lib.report.display import diagnosis_page
 
     own = load_tokenizer(tokenizer)
@@ -88,8 +90,8 @@ def diagnose(
     for line in (*diagnosis_page.reasons(found), found.advice()):
         _print(line)
     _print("\nHow the methods are switched on:")
-    for name in SWITCHED_ON:
-        _print("\n  ".join([name, *how_to(name)]))
+    for name, known in SWITCHED_ON.items():
+        _print("\n  ".join([name, *(f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS)]))
     _print("All of them, and those that are not listed: generate(model, prompt, drafter) of this library.\n")
     for name, needed in found.needs.items():
         _print(f"{name} is not predicted: it needs {needed}.")

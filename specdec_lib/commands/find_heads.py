@@ -36,7 +36,7 @@ def find_heads(
     force: Annotated[bool, typer.Option("--force", help="Identify again where the file is there.")] = False,
 ) -> None:
     """Identify the induction heads of a model, for PLD+ (a); a file that is there is read and printed."""
-    from specdec_lib.experiments.input_guided import CALIBRATION
+    from specdec_lib.experiments.prompts import COPYING
     from specdec_lib.experiments.recorded_runs import render
     from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.heads.induction import InductionHeads, identify
@@ -44,7 +44,7 @@ def find_heads(
 
     reads = out.exists() and not force
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
-    chosen = [] if reads else choosing_prompts(task or CALIBRATION, prompts)
+    chosen = [] if reads else choosing_prompts(task or COPYING, prompts)
     model, tokenizer = load_model(target, device, dtype)
     if reads:
         heads = InductionHeads.load(out, model)

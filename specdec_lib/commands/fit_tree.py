@@ -25,22 +25,22 @@ def fit_tree(
     ] = None,
     prompts: options.Prompts = 6,
     max_new_tokens: options.NewTokens = 96,
-    store_tokens: Annotated[
-        int, typer.Option(parser=options.at_least(1), metavar="N", help="Of REST's datastore without --store.")
-    ] = 1_000_000,
+    store_tokens: Annotated[int, options.whole("Of REST's datastore without --store.")] = 1_000_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
     """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
-    from specdec_lib.chapters.ch08_one_tree.fitting import fit
-    from specdec_lib.datastores import SuffixIndex, TokenStore
+    from specdec_lib.chapters.one_tree import fit
+    from specdec_lib.datastores import SuffixIndex
     from specdec_lib.decoding.contract import Capture
+    from specdec_lib.drafters.head_drafter import HeadDrafter
     from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.recordings import record_once
     from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.experiments.workbench import ModelPair
+    from specdec_lib.heads.drafting import DraftHead
     from specdec_lib.models.loading import load_model
 
     tasks = list(task or TASKS)
@@ -49,15 +49,20 @@ def fit_tree(
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
     for name in names:
-        if methods.METHODS[name].drafter.replays == "never":
+        drafter = methods.METHODS[name].drafter
+        if drafter.replays == "never":
             raise ValueError(f"{name} cannot be fitted: its drafts depend on outputs that no recorded answer has")
+        if heads is not None and issubclass(drafter, HeadDrafter):
+            DraftHead.load(heads / f"{drafter.kind.kind}.safetensors")
+    index = None if store is None else SuffixIndex.open(store)
     if draft is None:
         (model, tokenizer), small = load_model(target, device, dtype), None
     else:
         model, small, tokenizer = load_pair(target, draft, device, dtype)
     pair = ModelPair(model, small, tokenizer, store_tokens=store_tokens, heads_folder=heads)
-    if store is not None:
-        pair.sparse = SuffixIndex.open(TokenStore.open(store, tokenizer))
+    if index is not None:
+        index.store.check_tokenizer(tokenizer)
+        pair.sparse = index
     sources = methods.tree_sources(pair, names)
     if source and len(sources) < len(names):
         _, missing = methods.build(pair, [name for name in names if name not in sources])

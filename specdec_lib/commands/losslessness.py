@@ -18,12 +18,9 @@ from specdec_lib.files import write_atomic
 
 
 def losslessness(
-    prompts: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="How many.")] = 1000,
+    prompts: Annotated[int, options.whole("How many.")] = 1000,
     max_new_tokens: options.NewTokens = 16,
-    seeds: Annotated[
-        int,
-        typer.Option(parser=options.at_least(0), metavar="N", help="Sampled runs of a prompt, after the greedy one."),
-    ] = 1,
+    seeds: Annotated[int, options.whole("Sampled runs of a prompt, after the greedy one.", 0)] = 1,
     method: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A method to compare; may be repeated (default: all that claim it)."),
@@ -46,6 +43,7 @@ def losslessness(
     from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
     from specdec_lib.experiments.recorded_runs import load_pair, render
     from specdec_lib.experiments.workbench import ModelPair
+    from specdec_lib.models.loading import resolve_device
     from specdec_lib.report.display import provenance
 
     names = lossless_names()
@@ -54,16 +52,16 @@ def losslessness(
             "--method compares some methods alone; name a file with --output, so that the counts of all stay"
         )
     options.one_of("--method", method or [], names)
+    on = resolve_device("auto" if device == "map" else device)
+    name = torch.cuda.get_device_name(on) if on.type == "cuda" else on.type
+    results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
+    place = output or options.output_file(results / paths.folder_of(name) / "losslessness.json")
     model, small, tokenizer = load_pair(target, draft, device, dtype)
     chosen = [(prompt.id, render(prompt, tokenizer)) for prompt in choose_prompts(prompts)]
     samplings = [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(seeds))]
     bench = ModelPair.untuned(model, small, tokenizer)
     compared = compare_all(bench, chosen, samplings, max_new_tokens, names=method or names)
     unexplained = sum(not mismatch["explained"] for mismatch in compared["mismatches"])
-    on_gpu = model.device.type == "cuda"
-    device_name = torch.cuda.get_device_name(model.device) if on_gpu else model.device.type
-    results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
-    place = output or results / paths.folder_of(device_name) / "losslessness.json"
     content = {"unexplained": unexplained, **compared, "slack": SLACK, "provenance": provenance.collect(parameters)}
     write_atomic(place, json.dumps(_finite(content), indent=1) + "\n")
     for row in compared["counts"]:

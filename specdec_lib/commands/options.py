@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specdec_lib import files
 
 
+def expanded(text: str | Path) -> Path:
+    """A path whose ``~`` is written out."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # a user that is not known
+        raise typer.BadParameter(f"{text} is no path ({error})") from None
+
+
 def output_file(text: str | Path) -> Path:
     """The path of a file to write, in whose folder, made if it is not there, a file can be made."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     why = files.cannot_write(path)
     if why:
         raise typer.BadParameter(f"no file can be written at {path} ({why}); name another one")
@@ -22,7 +30,7 @@ def output_file(text: str | Path) -> Path:
 
 def output_folder(text: str | Path) -> Path:
     """The path of a folder to write to, in which, made if it is not there, a file can be made."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     why = files.cannot_write(path / "file")
     if why:
         raise typer.BadParameter(f"no file can be written in {path} ({why}); name another folder")
@@ -31,16 +39,16 @@ def output_folder(text: str | Path) -> Path:
 
 def existing(text: str | Path) -> Path:
     """The path of a file or folder that is there."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     if not path.exists():
         raise typer.BadParameter(f"there is no {path}")
     return path
 
 
-def at_least(least: int) -> Callable[[str | int], int]:
-    """What reads a whole number of ``least`` or more."""
+def whole(help: str, least: int = 1) -> Any:
+    """An option that is a whole number of ``least`` or more."""
 
-    def whole(text: str | int) -> int:
+    def read(text: str | int) -> int:
         try:
             number = int(text)
         except ValueError:
@@ -49,7 +57,7 @@ def at_least(least: int) -> Callable[[str | int], int]:
             raise typer.BadParameter(f"{number}; expected {least} or more")
         return number
 
-    return whole
+    return typer.Option(parser=read, metavar="N", help=help)
 
 
 def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -57,6 +65,12 @@ def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"{option} is {name!r}; expected one of {', '.join(known)}")
+
+
+def fits(option: str, length: int, limit: int) -> None:
+    """Refuse a length that a model's context has no room for."""
+    if length > limit:
+        raise ValueError(f"{option} is {length}, the model's context {limit}; expected no more than fits")
 
 
 OutputFile = typer.Option(parser=output_file, metavar="FILE")
@@ -69,5 +83,5 @@ Source = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A method that one tree drafts from; may be repeated.")
 ]
 Store = Annotated[Path | None, typer.Option(parser=existing, metavar="FOLDER", help="A datastore of this tokenizer.")]
-Prompts = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Prompts of each task.")]
-NewTokens = Annotated[int, typer.Option(parser=at_least(1), metavar="N", help="Longest answer, in tokens.")]
+Prompts = Annotated[int, whole("Prompts of each task.")]
+NewTokens = Annotated[int, whole("Longest answer, in tokens.")]

@@ -18,10 +18,7 @@ def run(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="01.name=value", help="One parameter; may be repeated."),
     ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(parser=options.at_least(1), metavar="N", help="Notebooks at once, of those that time nothing."),
-    ] = 1,
+    jobs: Annotated[int, options.whole("Notebooks at once, of those that time nothing.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Execute also what has not changed.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode every prompt again, taking no recorded tokens; implies --force.")

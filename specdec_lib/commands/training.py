@@ -36,20 +36,16 @@ def train_acceptance_head(
         bool,
         typer.Option("--sees-confidence", help="Let it read the draft's probability too, which the paper's does not."),
     ] = False,
-    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
+    epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
     rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     seed: Seed = 0,
     seeds: Annotated[
-        int,
-        typer.Option(
-            parser=options.at_least(1),
-            metavar="N",
-            help="Heads to train, from --seed on; the second is written to acceptance-1.safetensors.",
-        ),
+        int, options.whole("Heads to train, from --seed on; the second is written to acceptance-1.safetensors.")
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
-    from specdec_lib.experiments.acceptance_training import TASKS, train_heads
+    from specdec_lib.experiments.head_training import Asked, train_acceptance_heads
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.heads.acceptance_data import LABELS, check_mixing
     from specdec_lib.heads.training import Training
@@ -60,22 +56,12 @@ def train_acceptance_head(
     check_mixing(share)
     _check_tasks(task)
     model, small, tokenizer = load_pair(target, draft, device, dtype)
-    trained = train_heads(
-        model,
-        small,
-        tokenizer,
-        data,
-        settings,
-        tasks=task or list(TASKS),
-        per_task=prompts,
-        max_new_tokens=max_new_tokens,
-        labels=labels,
-        mixing=share,
-        sees_confidence=sees_confidence,
-        seeds=seeds,
+    asked = Asked(task or TASKS, prompts, max_new_tokens)
+    trained, tokens, count = train_acceptance_heads(
+        model, small, tokenizer, data, settings, asked, labels, share, sees_confidence, seeds
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    for place, (head, tokens, count) in enumerate(trained):
+    for place, head in enumerate(trained):
         own = out.with_stem(f"{out.stem}-{place}") if place else out
         head.save(own)
         story = head.story
@@ -87,9 +73,10 @@ def train_acceptance_head(
 
 
 def _check_tasks(names: list[str] | None) -> None:
-    from specdec_lib.experiments.tasks import task_names
+    from specdec_lib.experiments.tasks import choosing_prompts, task_names
 
     options.one_of("--task", [name.split("/")[0] for name in names or ()], task_names())
+    choosing_prompts(names or (), 1)  # a set whose file is not there
 
 
 def _number(option: str, text: str) -> float:
@@ -107,9 +94,7 @@ def train_heads(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=options.output_folder,
-            metavar="FOLDER",
-            help="Of the heads (default: SmolLM2's in a checkout).",
+            parser=options.output_folder, metavar="FOLDER", help="Of the heads (default: SmolLM2's in a checkout)."
         ),
     ] = None,
     data: Data = Path("_build/heads"),
@@ -118,30 +103,22 @@ def train_heads(
     task: options.Task = None,
     prompts: options.Prompts = 80,
     max_new_tokens: options.NewTokens = 128,
-    epochs: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N")] = 10,
-    batch: Annotated[int, typer.Option(parser=options.at_least(1), metavar="N", help="Answers of a step.")] = 4,
+    epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
+    batch: Annotated[int, options.whole("Answers of a step.")] = 4,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
     seed: Seed = 0,
     own_vocabulary: Annotated[
         bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
     ] = False,
-    layers: Annotated[
-        int,
-        typer.Option(parser=options.at_least(1), metavar="N", help="Medusa, Hydra: blocks of a depth; 4 in Hydra++."),
-    ] = 1,
+    layers: Annotated[int, options.whole("Medusa, Hydra: blocks of a depth; 4 in Hydra++.")] = 1,
     prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
-    mlp: Annotated[
-        int,
-        typer.Option(
-            parser=options.at_least(0), metavar="N", help="EAGLE: inner width of its layer; 0: the target's own."
-        ),
-    ] = 0,
+    mlp: Annotated[int, options.whole("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
 ) -> None:
     """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; those that are recorded stay."""
     import torch
 
-    from specdec_lib.experiments.acceptance_training import TASKS
-    from specdec_lib.experiments.head_training import train_kinds
+    from specdec_lib.experiments.head_training import Asked, train_kinds
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import ONE_THREAD
     from specdec_lib.heads.draft_training import HeadTraining
     from specdec_lib.heads.drafting import KINDS
@@ -157,8 +134,8 @@ def train_heads(
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
-    asked = {"tasks": task or list(TASKS), "per_task": prompts, "max_new_tokens": max_new_tokens}
-    for name, head in train_kinds(model, tokenizer, data, out, kinds, settings, **asked, options=own).items():
+    asked, chosen = Asked(task or TASKS, prompts, max_new_tokens), {name: own[name] for name in kinds}
+    for name, head in train_kinds(model, tokenizer, data, out, settings, asked, chosen).items():
         first = ", ".join(f"{row[0]:.1%}" for row in head.accuracies)
         story = head.story
         typer.echo(

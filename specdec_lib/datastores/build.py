@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 #: Tokens held in memory before they are written; a longer document is held whole.
 CHUNK_TOKENS = 1 << 20
 _BATCH = 64
-_SHORT = ("error", "skip")
 Document = str | Sequence[int] | np.ndarray
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -48,7 +47,6 @@ def build_tokens(
     fingerprint: str | None = None,
     sources: Sequence[dict] = (),
     max_tokens: int | None = None,
-    short_documents: str = "error",
     progress: bool = True,
     finish: Callable[[Path], object] | None = None,
 ) -> TokenStore:
@@ -60,13 +58,12 @@ def build_tokens(
     Parameters
     ----------
     documents : iterable of sequences of int, or of str
-        Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once.
+        Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once. Those of
+        fewer than two tokens, none of which has a continuation, are left out and counted.
     vocabulary, fingerprint : int, str
         Number of token ids, and :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint`, of the tokenizer.
     max_tokens : int, optional
         Take whole documents from the first on while they have no more tokens than this together.
-    short_documents : {"error", "skip"}
-        A document of fewer than two tokens has no token with a continuation.
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
     """
@@ -74,15 +71,11 @@ def build_tokens(
     token_dtype(vocabulary)
     vocabulary = int(vocabulary)
     max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
-    if short_documents not in _SHORT:
-        raise ValueError(f"short_documents is {short_documents!r}; expected one of {', '.join(_SHORT)}")
     store_files.check_target(path, MANIFEST, "datastore")
     if (index := files.present(path / dense.FOLDER)).exists():
-        raise store_files.StoreError(
-            f"{path} stays as it is, because {index} is of its tokens: remove it and run this again, or build into another folder"
-        )
+        raise store_files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     with store_files.replacing(path) as unfinished:
-        arrays = _encoded(documents, encode, vocabulary, short_documents == "skip")
+        arrays = _encoded(documents, encode, vocabulary)
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
@@ -137,9 +130,7 @@ def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
     return encode
 
 
-def _encoded(
-    documents: Iterable[Document], encode: Encode | None, vocabulary: int, skip_short: bool
-) -> Iterator[np.ndarray]:
+def _encoded(documents: Iterable[Document], encode: Encode | None, vocabulary: int) -> Iterator[np.ndarray]:
     """Token ids of each document, checked."""
     documents, number = iter(documents), 0
     while batch := list(itertools.islice(documents, _BATCH)):
@@ -147,19 +138,12 @@ def _encoded(
             number += 1
             if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
                 raise TypeError(
-                    f"document {number} is an array of {ids.dtype} of shape {ids.shape}; expected one row of whole numbers "
-                    "(texts need an encoder: specdec_lib.datastores.build_from_texts)"
-                )
-            if len(ids) < 2 and not skip_short:
-                raise ValueError(
-                    f"document {number} has {len(ids)} tokens; expected two or more, one to match and one that follows it: "
-                    "leave it out, or pass short_documents='skip'"
+                    f"document {number} is {ids.dtype} of shape {ids.shape}; expected token ids (for texts: build_from_texts)"
                 )
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
                 wrong = int(ids[(ids < 0) | (ids >= vocabulary)][0])
                 raise ValueError(
-                    f"document {number} has the token id {wrong}, outside the vocabulary of {vocabulary}; was it made with "
-                    "another tokenizer?"
+                    f"document {number} has the token id {wrong}, outside the vocabulary of {vocabulary}: another tokenizer's?"
                 )
             yield ids
 

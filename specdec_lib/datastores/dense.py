@@ -131,8 +131,7 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, sto
         good = inside & (store.tokens[np.where(inside, places, 0)] != store.vocabulary)
         if not good.all():
             raise ValueError(
-                f"position {int(places[~good][0])} holds no token of {store.path}; expected the position of "
-                "the token after each state's own, within its document"
+                f"position {int(places[~good][0])} holds no token of {store.path}; expected that of each state's next token"
             )
         positions[whole.ntotal : whole.ntotal + len(places)] = places
         whole.add(np.ascontiguousarray(check_states(states, source.width)))
@@ -150,7 +149,7 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
         keys.append(reduction.apply(states))
         bar.update(len(states))
     joined = np.concatenate(keys)
-    ivf = faiss_index.inner_ivf(inner)
+    ivf = faiss_index.load_faiss().try_extract_index_ivf(inner)
     if ivf is not None and ivf.nlist > len(joined):
         raise ValueError(
             f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no more lists than "
@@ -210,10 +209,8 @@ class DenseIndex:
         return self.manifest["rows"]
 
     def __repr__(self) -> str:
-        return (
-            f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {self.dims} "
-            f"dimensions, {self.manifest['factory']})"
-        )
+        kind = f"{self.dims} dimensions, {self.manifest['factory']}"
+        return f"DenseIndex({str(self.path)!r}: {len(self):,} states of width {self.width} in {kind})"
 
     @property
     def width(self) -> int:
@@ -235,8 +232,13 @@ class DenseIndex:
         """Share of the variance of each component, largest first; float64 array, shape (width,)."""
         return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
 
-    def search_rows(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`search`, with rows of the index instead of positions."""
+    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ``k`` stored positions whose keys have the largest inner product with each state's.
+
+        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
+        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
+        in ``store.tokens``, -1 where fewer were found.
+        """
         k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
@@ -254,16 +256,6 @@ class DenseIndex:
                 f"{self.path / 'index.faiss'} holds the row {int(rows.max())}; expected 0 to "
                 f"{len(self) - 1}: it was altered; build the dense index again"
             )
-        return scores, rows
-
-    def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ``k`` stored positions whose keys have the largest inner product with each state's.
-
-        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
-        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
-        in ``store.tokens``, -1 where fewer were found.
-        """
-        scores, rows = self.search_rows(states, k)
         return scores, np.where(rows < 0, -1, self.positions[rows])
 
     def verify(self) -> None:

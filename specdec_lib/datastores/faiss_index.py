@@ -22,10 +22,7 @@ def load_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError(
-            f"a dense index needs faiss, which cannot be imported ({error}); install the extra 'cpu': "
-            "pip install 'specdec-lib[cpu]'"
-        ) from None
+        raise ImportError(f"a dense index needs faiss ({error}): pip install 'specdec-lib[cpu]'") from None
     return faiss
 
 
@@ -56,8 +53,7 @@ def empty_index(
     except (RuntimeError, TypeError) as error:
         reason = str(error).rstrip().splitlines()[-1].rpartition(": ")[2]
         raise ValueError(
-            f"factory is {factory!r}; expected a factory string of FAISS for {dims} dimensions, "
-            f"'Flat', 'IVF1024,Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
+            f"factory is {factory!r}; expected a factory string of FAISS, 'Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
         ) from None
     set_effort(index, nprobe, ef_search)
     return index
@@ -79,18 +75,13 @@ def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
     return whole
 
 
-def inner_ivf(index: faiss.Index) -> Any:
-    """The IVF part of an index, None where it has none."""
-    return load_faiss().try_extract_index_ivf(index)
-
-
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
     """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
     faiss = load_faiss()
     inner = faiss.downcast_index(index)
     inner = faiss.downcast_index(inner.index) if isinstance(inner, faiss.IndexPreTransform) else inner
     for name, field, value, part in (
-        ("nprobe", "nprobe", nprobe, inner_ivf(index)),
+        ("nprobe", "nprobe", nprobe, faiss.try_extract_index_ivf(index)),
         ("ef_search", "efSearch", ef_search, getattr(inner, "hnsw", None)),
     ):
         if value is not None:
@@ -104,14 +95,9 @@ def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:
     try:
         index = load_faiss().read_index(str(path), load_faiss().IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise StoreError(
-            f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build the dense index again"
-        ) from None
+        raise StoreError(f"{path} cannot be read by FAISS ({str(error).splitlines()[0]}); build it again") from None
     if (index.d, index.ntotal) != (width, rows):
-        raise StoreError(
-            f"{path} holds {index.ntotal} states of width {index.d}, its manifest says {rows} "
-            f"of width {width}: the index is damaged; build it again"
-        )
+        raise StoreError(f"{path} holds {index.ntotal} states of width {index.d}, not {rows} of {width}; build it anew")
     return index
 
 

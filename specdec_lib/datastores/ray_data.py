@@ -53,10 +53,7 @@ def started(address: str | None = None) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise ImportError(
-            f"builds on a cluster need Ray Data, which cannot be imported ({error}); install the extra 'ray': "
-            "pip install 'specdec-lib[ray]'"
-        ) from None
+        raise ImportError(f"builds on a cluster need Ray Data ({error}): pip install 'specdec-lib[ray]'") from None
     if ray.is_initialized():
         yield ray
         return
@@ -85,8 +82,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadAndTokenize:
-    """A task of the stream: turns one piece of the documents into rows; what cannot be read ends its piece with a row that says
-    why."""
+    """A task of the stream: turns a piece of the documents into rows; what cannot be read ends it with a row that says why."""
 
     pieces: Sequence[tuple[int, Iterable[str]]]
     tokenizer: PreTrainedTokenizerBase
@@ -164,8 +160,8 @@ def build_shards(jobs: Sequence[ShardJob]) -> Iterator[Path]:
             memory = SORT_BYTES * store.count
             if memory > largest:
                 raise ValueError(
-                    f"to sort {store.path.name} takes {memory / 2**30:.1f} GiB of memory, the largest node offers "
-                    f"{largest / 2**30:.1f}: cut the texts into more pieces, with --shards"
+                    f"to sort {store.path.name} takes {memory / 2**30:.1f} GiB, the largest node offers "
+                    f"{largest / 2**30:.1f}: cut the texts into more --shards"
                 )
             running.append(sort.options(memory=memory).remote(store.path))
         yield from _results(ray, running)

@@ -23,8 +23,7 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
         if len(bad):
             row, column = bad[0]
             raise ValueError(
-                f"row {row} of the states has the value {states[row, column]} in column {column}; expected finite "
-                "numbers: compute or store the states with a wider type"
+                f"row {row} of the states has {states[row, column]} in column {column}; expected finite numbers: use a wider type"
             )
     return states
 

@@ -30,11 +30,8 @@ from specdec_lib.datastores.trie import sample_smallest, take_matches
 
 FORMAT = "specdec-lib sharded store"
 MANIFEST = "shards.json"
-
-
-def shard_name(number: int) -> str:
-    """Name of a shard's folder."""
-    return f"shard-{number:05d}"
+#: Name of a shard's folder, by its number.
+SHARD = "shard-{:05d}"
 
 
 def is_sharded(path: str | Path) -> bool:
@@ -44,12 +41,10 @@ def is_sharded(path: str | Path) -> bool:
 
 def write_shards(path: Path, count: int, **about: Any) -> None:
     """Write the manifest of ``count`` finished shards in the folder ``path``, and what else is to be known of them."""
-    shards = [TokenStore.open(path / shard_name(number)) for number in range(count)]
+    shards = [TokenStore.open(path / SHARD.format(number)) for number in range(count)]
     kinds = {(shard.vocabulary, shard.manifest["tokenizer"]) for shard in shards}
     if len(kinds) != 1:
-        raise StoreError(
-            f"the shards of {path} have {len(kinds)} tokenizers; expected one or more shards of one tokenizer"
-        )
+        raise StoreError(f"the shards of {path} have {len(kinds)} tokenizers; expected shards of one tokenizer")
     vocabulary, tokenizer = kinds.pop()
     about |= {"vocabulary": vocabulary, "tokenizer": tokenizer, "shards": [_describe(shard) for shard in shards]}
     store_files.write_manifest(path / MANIFEST, FORMAT, about)
@@ -223,18 +218,6 @@ class ShardedSuffixIndex:
             entries = out
         return match, tokens, entries
 
-    def verify(self) -> None:
-        """Read every byte of every shard; StoreError where one differs from the checksums."""
-        for shard in self.shards:
-            shard.verify()
-
-
-class Neighbour(NamedTuple):
-    """A stored state: its score, and the tokens from its continuation's first on."""
-
-    score: float
-    tokens: list[int]
-
 
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
@@ -269,18 +252,17 @@ class ShardedDenseIndex:
         """Number of rows of all shards."""
         return sum(map(len, self.shards))
 
-    def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[Neighbour]:
-        """The ``k`` nearest stored states of one state, shape (1, width), each with the ``length`` tokens from its continuation
-        on."""
+    def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[tuple[float, list[int]]]:
+        """The ``k`` nearest stored states of one state, shape (1, width): score, and ``length`` tokens from the continuation on."""
         found = []
         for shard in self.shards:
             scores, positions = (rows[0].tolist() for rows in shard.search(states, k))
             found += [
-                Neighbour(score, shard.store.continuation(position, length))
+                (score, shard.store.continuation(position, length))
                 for score, position in zip(scores, positions, strict=True)
                 if position >= 0
             ]
-        return sorted(found, key=lambda one: -one.score)[:k]  # equal scores stay in order of the shards
+        return sorted(found, key=lambda one: -one[0])[:k]  # equal scores stay in order of the shards
 
 
 def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSuffixIndex:

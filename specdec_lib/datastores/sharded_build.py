@@ -19,7 +19,7 @@ from specdec_lib import files
 from specdec_lib.datastores import dense, store_files, suffix_array
 from specdec_lib.datastores.build import build_tokens, encoder
 from specdec_lib.datastores.reduction import Moments, Reduction, fit
-from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, shard_name, write_shards
+from specdec_lib.datastores.sharded import MANIFEST, SHARD, ShardedStore, write_shards
 from specdec_lib.datastores.states import States
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
@@ -72,7 +72,6 @@ def build_sharded(
     *,
     sources: Sequence[dict] = (),
     max_tokens: int | None = None,
-    short_documents: str = "skip",
     build: Callable[[Sequence[ShardJob]], Iterator[Path]] = build_here,
     progress: bool = True,
 ) -> None:
@@ -89,17 +88,16 @@ def build_sharded(
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")
     path = store_files.located(path)
-    options = {"sources": list(sources), "short_documents": short_documents}
-    key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens, **options}
-    options["max_tokens"] = None if max_tokens is None else max(1, max_tokens // len(parts))
+    key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens}
+    key |= {"sources": list(sources), "short_documents": "skip"}
+    most = None if max_tokens is None else max(1, max_tokens // len(parts))
+    options = {"sources": list(sources), "max_tokens": most}
     store_files.check_target(path, MANIFEST, "store of shards")
     with store_files.build_lock(path):
         files.recover(path)
         if (path / MANIFEST).is_file():
             if ShardedStore.open(path).manifest["build"] != key:
-                raise StoreError(
-                    f"{path} holds another store of shards than is asked for: remove it, or name another folder"
-                )
+                raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
         unfinished = files.beside(path, ".partial")
         if store_files.read_json(unfinished / BUILD) != key:
@@ -107,7 +105,7 @@ def build_sharded(
             unfinished.mkdir()
             store_files.write_json(unfinished / BUILD, key)
         jobs = [
-            ShardJob(unfinished / shard_name(number), documents, tokenizer, options)
+            ShardJob(unfinished / SHARD.format(number), documents, tokenizer, options)
             for number, documents in enumerate(parts)
         ]
         missing = [job for job in jobs if not (job.folder / suffix_array.MANIFEST).is_file()]

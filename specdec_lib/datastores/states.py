@@ -19,11 +19,10 @@ from specdec_lib.datastores import store_files
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
-COVERS, DTYPES = ("truncate", "windows"), ("float16", "float32")
 #: Bytes of states that are in memory before they are written.
 STEP_BYTES = 1 << 27
 #: States handed out at once.
@@ -46,8 +45,7 @@ class ArrayStates:
     def __post_init__(self) -> None:
         if self.states.ndim != 2 or self.positions.shape != (len(self.states),):
             raise ValueError(
-                f"{self.positions.shape} positions come with states of shape "
-                f"{self.states.shape}; expected one position for each row of states"
+                f"positions have shape {self.positions.shape}, states {self.states.shape}; expected one position for each row"
             )
 
     @property
@@ -118,6 +116,12 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
     return np.array(windows, np.int64).reshape(-1, 3)
 
 
+def check_overlap(window: int, overlap: int, cover: str) -> None:
+    """Refuse windows that would not advance over a document."""
+    if cover == "windows" and not 0 <= overlap < window:
+        raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
+
+
 def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of windows of similar length, at most ``batch_tokens`` with their padding, or one window."""
     order = np.argsort(lengths, kind="stable")[::-1]
@@ -159,11 +163,9 @@ def write_states(
     window, width = whole("window", window, 1), whole("width", width, 1)
     batch_tokens = whole("batch_tokens", batch_tokens, 1)
     max_states = None if max_states is None else whole("max_states", max_states, 1)
-    for name, value, known in (("cover", cover, COVERS), ("dtype", dtype, DTYPES)):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-    if cover == "windows" and not 0 <= overlap < window:
-        raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
+    one_of("cover", cover, ("truncate", "windows"))
+    one_of("dtype", dtype, ("float16", "float32"))
+    check_overlap(window, overlap, cover)
     store_files.check_target(path, MANIFEST, "folder of hidden states")
     key = {
         "model": model,
@@ -253,9 +255,7 @@ def _states(
             try:
                 check_states(part, key["width"])
             except ValueError as error:
-                raise ValueError(
-                    f"the states of the store's positions {keep} to {stop - 1}, stored as {key['dtype']}: {error}"
-                ) from None
+                raise ValueError(f"states of positions {keep} to {stop - 1} as {key['dtype']}: {error}") from None
             out[first[i] : first[i] + len(part)] = part
             bar.update(len(part))
     return out

@@ -41,13 +41,24 @@ def flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """A file that is written aside and renamed; after a kill the next one has the same name."""
+    aside = beside(path, ".new")
+    try:
+        with aside.open("wb") as file:
+            yield file
+            flush(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    aside.replace(path)
+
+
 def write_json(path: Path, content: dict) -> None:
     """Write a JSON file aside and rename it."""
-    aside = beside(path, ".new")
-    with aside.open("wb") as file:
+    with _written(path) as file:
         write(file, (json.dumps(content, indent=1) + "\n").encode())
-        flush(file)
-    os.replace(aside, path)
     flush_folder(path.parent)
 
 
@@ -61,8 +72,7 @@ def read_json(path: Path) -> dict | None:
 
 
 def located(path: str | Path) -> Path:
-    """The path that a caller names: ``~`` expanded, absolute, symbolic links followed, so that a store behind a link is
-    replaced where it lies."""
+    """The path that a caller names, absolute, ``~`` expanded; a store behind a link is replaced where it lies."""
     try:
         if not os.fspath(path):
             raise RuntimeError("it is empty")
@@ -96,16 +106,12 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 
 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
-    """What :func:`write_manifest` wrote; a StoreError, of the words ``missing`` where there is none, if it or a size was
-    altered."""
+    """What :func:`write_manifest` wrote; a StoreError if it or a size was altered, of the words ``missing`` if there is none."""
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)
     if about.get("version") != VERSION:
-        raise StoreError(
-            f"{path} has version {about.get('version')} of the format, this library reads version {VERSION}; "
-            "build it again, or use the library it was built with"
-        )
+        raise StoreError(f"{path} has version {about.get('version')}, this library reads {VERSION}; build it again")
     if about.pop("sha256", None) != _own_sum(about):
         raise StoreError(f"{path} was altered after it was built (its sha256 differs); build it again")
     for name, known in about["files"].items():
@@ -113,10 +119,7 @@ def read_manifest(path: Path, form: str, missing: str) -> dict:
         if not file.is_file():
             raise StoreError(f"{file} is missing: the datastore is damaged; build it again")
         if file.stat().st_size != known["bytes"]:
-            raise StoreError(
-                f"{file} has {file.stat().st_size} bytes, its manifest says {known['bytes']}: the datastore is damaged; "
-                "build it again"
-            )
+            raise StoreError(f"{file} has {file.stat().st_size} bytes, not {known['bytes']}: damaged; build it again")
     return about
 
 
@@ -135,19 +138,11 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None =
 
 
 def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
-    """Write an array of one or two dimensions as ``dtype``, aside and renamed; an error leaves nothing."""
-    aside = beside(path, ".new")
-    rows = max(1, _WRITE_ENTRIES // (array.shape[1] if array.ndim == 2 else 1))
-    try:
-        with aside.open("wb") as file:
-            npy_header(file, dtype, *array.shape)
-            for begin in range(0, len(array), rows):
-                write(file, np.ascontiguousarray(array[begin : begin + rows], dtype).data)
-            flush(file)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    aside.replace(path)
+    """Write an array of one dimension as ``dtype``, aside and renamed; an error leaves nothing."""
+    with _written(path) as file:
+        npy_header(file, dtype, len(array))
+        for begin in range(0, len(array), _WRITE_ENTRIES):
+            write(file, np.ascontiguousarray(array[begin : begin + _WRITE_ENTRIES], dtype).data)
 
 
 def describe(path: Path) -> dict:
@@ -160,10 +155,7 @@ def check_sums(folder: Path, files: dict[str, dict]) -> None:
     """Refuse altered files with a StoreError."""
     for name, about in files.items():
         if describe(folder / name)["sha256"] != about["sha256"]:
-            raise StoreError(
-                f"{folder / name} was altered after it was built (its sha256 differs from the "
-                "manifest's); build it again"
-            )
+            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs); build it again")
 
 
 def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
@@ -174,15 +166,9 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} cannot be read ({reason:.200}); build the datastore again") from None
     if array.dtype != dtype or array.shape != shape:
-        raise StoreError(
-            f"{path} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of "
-            f"shape {shape}: the datastore is damaged; build it again"
-        )
+        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, not {dtype} of {shape}: build it again")
     if array.offset + array.nbytes != path.stat().st_size or not array.flags.c_contiguous:
-        raise StoreError(
-            f"{path} has a damaged header: {array.nbytes} bytes of numbers from byte {array.offset} on, "
-            f"in a file of {path.stat().st_size}; build the datastore again"
-        )
+        raise StoreError(f"{path} has a damaged header, or lacks a part; build it again")
     return np.asarray(array)
 
 
@@ -190,9 +176,7 @@ def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str)
     """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
-            raise StoreError(
-                f"{path} holds the {what} {int(value)}; expected {least} to {most}: it was altered; build it again"
-            )
+            raise StoreError(f"{path} holds the {what} {int(value)}; expected {least} to {most}: build it again")
 
 
 @contextmanager

@@ -53,24 +53,19 @@ def _shared(tokens, position, context, last, known, limit):
 
 
 @compiled
-def _agree(tokens, position, context, last, length):
-    """Whether ``length`` tokens agree reading backwards."""
-    return _shared(tokens, position, context, last, 0, length) == length
-
-
-@compiled
 def _first_shorter(tokens, suffixes, context, last, length, inside, end, way):
-    """The first entry from ``inside`` towards ``end``, upwards (1) or downwards (-1), that shares fewer than ``length``
-    tokens; ``end`` if none does."""
+    """From ``inside`` to ``end``, up (1) or down (-1), the first entry that shares fewer than ``length`` tokens, else ``end``."""
     step = way
-    while (end - inside - step) * way > 0 and _agree(tokens, suffixes[inside + step], context, last, length):
+    while (end - inside - step) * way > 0:
+        if _shared(tokens, suffixes[inside + step], context, last, 0, length) < length:
+            break
         inside += step
         step *= 2
     if (end - inside - step) * way > 0:
         end = inside + step
     while (end - inside) * way > 1:
         middle = (inside + end) // 2
-        if _agree(tokens, suffixes[middle], context, last, length):
+        if _shared(tokens, suffixes[middle], context, last, 0, length) == length:
             inside = middle
         else:
             end = middle
@@ -79,8 +74,7 @@ def _first_shorter(tokens, suffixes, context, last, length, inside, end, way):
 
 @compiled
 def _bracket(keys, wanted, begin, end):
-    """Entries between which a key's place is, of ``begin - 1 .. end``: those before sort before it, those
-    from the second on after it."""
+    """Of ``begin - 1 .. end`` two entries: those before the first sort before the key, those from the second on after it."""
     # Keys outside the range, or none.
     low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1
     first, last = low, high
@@ -187,10 +181,7 @@ class SuffixIndex:
         store_files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
         store_files.check_range(store.path / "first.npy", first, 0, entries, "entry")
         if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
-            raise StoreError(
-                f"{store.path / 'first.npy'} does not rise from 0 to the number of entries, {entries}: it "
-                "was altered; build the suffix array again"
-            )
+            raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to {entries}: build it again")
         return cls(store, suffixes, first, keys, about)
 
     def __repr__(self) -> str:
@@ -208,8 +199,7 @@ class SuffixIndex:
         return size / self.store.count
 
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
-        """The longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and all its
-        occurrences."""
+        """The longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and where it occurs."""
         max_ngram = whole("max_ngram", max_ngram, 1)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
@@ -226,8 +216,7 @@ class SuffixIndex:
 
 @compiled
 def _keep_continued(sorted_bytes, width, tokens, first):
-    """Turn offsets of bytes into positions, in place, without separators and what is before one; their number. ``first[t + 1]``
-    counts the entries of token ``t``."""
+    """Turn offsets of bytes into positions with a continuation, in place; their number. ``first[t + 1]`` counts token ``t``."""
     separator, size, count = tokens[0], len(tokens), 0
     for i in range(len(sorted_bytes)):
         offset = sorted_bytes[i]
@@ -257,8 +246,7 @@ def _make_keys(tokens, suffixes):
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens backwards as big-endian numbers of as few bytes as the separator needs, uint8 of shape (T, width): they
-    sort as the tokens do."""
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs, uint8 (T, width): they sort alike."""
     width = (vocabulary.bit_length() + 7) // 8
     out = np.empty((len(tokens), width), np.uint8)
     for begin in range(0, len(tokens), _WRITE_ENTRIES):
@@ -308,10 +296,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         store = TokenStore.open(store)
     size = len(store.tokens)
     if size >= 2**31:
-        raise ValueError(
-            f"{store.path} has {size} tokens and separators; a suffix array takes fewer than "
-            f"{2**31}: build several smaller stores, or one with max_tokens"
-        )
+        raise ValueError(f"{store.path} has {size} tokens; expected fewer than {2**31}: build a store of shards")
     folder = store.path
     (folder / MANIFEST).unlink(missing_ok=True)
     first = np.zeros(store.vocabulary + 1, np.int64)

@@ -237,8 +237,7 @@ class SuffixAutomaton:
         return self._states, self._edges, self._slots
 
     def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
-        """State and length of the longest suffix that occurs of a string, whose own are given, and the tokens; valid until it
-        grows."""
+        """State and length of the longest suffix that occurs, ``tokens`` after the given state's; valid until it grows."""
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 

@@ -54,6 +54,15 @@ def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
+def check_vocabulary(store: TokenStore, vocabulary: int) -> None:
+    """Refuse a store of another tokenizer than that of a model of so many token ids."""
+    if store.vocabulary > vocabulary:
+        raise ValueError(
+            f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do not share a tokenizer; build a store "
+            "for this model"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class TokenStore:
     """Tokens of many documents, memory-mapped and read-only."""
@@ -77,17 +86,12 @@ class TokenStore:
         starts = store_files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
         # The compiled loops walk from separator to separator and check no bounds.
         if tokens[0] != separator or tokens[-1] != separator:
-            raise StoreError(
-                f"{folder / 'tokens.npy'} does not begin and end with a separator: it was altered; build it again"
-            )
+            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: build the store again")
         store_files.check_range(folder / "tokens.npy", tokens, 0, separator, "token")
         store_files.check_range(folder / "documents.npy", starts, 1, length, "start")
         rising = starts[0] == 1 and starts[-1] == length and (starts[1:] > starts[:-1]).all()
         if not (rising and (tokens[starts - 1] == separator).all()):
-            raise StoreError(
-                f"{folder / 'documents.npy'} does not say where documents start, each after a separator "
-                "and before the next: it or tokens.npy was altered; build it again"
-            )
+            raise StoreError(f"{folder / 'documents.npy'} does not say where documents start: build the store again")
         store = cls(folder, manifest, tokens, starts)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
@@ -133,14 +137,11 @@ class TokenStore:
         """Refuse another tokenizer than the one the store was built with, also where the store does not know its own."""
         known = self.manifest["tokenizer"]
         if known is None:
+            raise StoreError(f"{self.path} was built without a tokenizer to compare yours with; build it with one")
+        own = tokenizer_fingerprint(tokenizer)
+        if known != own:
             raise StoreError(
-                f"{self.path} was built from token ids without a tokenizer, so it cannot be "
-                "checked that they are this tokenizer's; build it with one"
-            )
-        if known != tokenizer_fingerprint(tokenizer):
-            raise StoreError(
-                f"{self.path} holds the tokens of another tokenizer (fingerprint {known[:12]}, yours is "
-                f"{tokenizer_fingerprint(tokenizer)[:12]}); build a store for this model"
+                f"{self.path} holds the tokens of another tokenizer ({known[:12]}, yours is {own[:12]}); build one for this model"
             )
 
     def verify(self) -> None:

@@ -23,8 +23,7 @@ def _mix(number):
 
 @compiled
 def sample_uniform(suffixes, start, stop, keep, seed, out):
-    """``keep`` of the entries ``start .. stop - 1``, one from each of ``keep`` equal parts, each as likely as any; a function
-    of ``seed`` and the range alone, so a replay draws the same."""
+    """``keep`` of the entries ``start .. stop - 1``, one from each of as many equal parts, by ``seed`` and the range alone."""
     size = stop - start
     state = _mix(np.uint64(seed) ^ _mix(np.uint64(start)) ^ (np.uint64(stop) << np.uint64(32)))
     for i in range(keep):

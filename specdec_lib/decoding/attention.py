@@ -37,14 +37,15 @@ RUNNING = _Running()
 class _Setting:
     """A setting of the whole process: the first of those who need it makes it, the last takes it back."""
 
-    def __init__(self, make: Callable[[], Callable[[], None]]):
-        self._make, self._lock, self._users, self._undo = make, threading.Lock(), 0, None
+    def __init__(self, make: Callable[[], AbstractContextManager]):
+        self._make, self._lock, self._users, self._made = make, threading.Lock(), 0, nullcontext()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._users:
-                self._undo = self._make()
+                self._made = self._make()
+                self._made.__enter__()
             self._users += 1
         try:
             yield
@@ -52,38 +53,30 @@ class _Setting:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._undo()
+                    self._made.__exit__(None, None, None)
 
 
-def _leave_cudnn() -> Callable[[], None]:
+@_Setting
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
-    return lambda: torch.backends.cuda.enable_cudnn_sdp(before)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def _leave_compiled_code() -> Callable[[], None]:
-    stance = torch.compiler.set_stance("force_eager")
-    return lambda: stance.__exit__(None, None, None)
-
-
-_without_cudnn = _Setting(_leave_cudnn)
 #: Runs what ``torch.compile`` wraps as it is, hooks and all.
-uncompiled = _Setting(_leave_compiled_code)
+uncompiled = _Setting(lambda: torch.compiler.set_stance("force_eager"))
 
 
-def backends(device: torch.device) -> AbstractContextManager[None]:
-    """Leave cuDNN's attention kernels of a GPU out for the time of the context.
+@contextmanager
+def settings(device: torch.device, as_written: bool = False) -> Iterator[None]:
+    """Leave cuDNN's attention kernels of a GPU out, and what ``torch.compile`` wraps where the model is to run as it is written.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one.
     """
-    return _without_cudnn() if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def settings(device: torch.device, as_written: bool) -> Iterator[None]:
-    """:func:`backends`, and :data:`uncompiled` where the model is to run as it is written."""
-    with backends(device), uncompiled() if as_written else nullcontext():
+    with _without_cudnn() if device.type == "cuda" else nullcontext(), uncompiled() if as_written else nullcontext():
         yield
 
 
@@ -187,14 +180,11 @@ class AttentionRows:
                 raise ValueError(f"head ({block}, {head}): expected a head from 0 to {count - 1}")
             by_block.setdefault(block, []).append(place)
         self._rows: list[torch.Tensor | None] = [None] * len(self.heads)
-        self._last_only = False
+        #: Whether the pass about to run keeps the last query's rows alone.
+        self.last_only = False
         self._indices: dict[tuple, list[torch.Tensor]] = {}
         self._places = {modules[block]: places for block, places in by_block.items()}
         self.close = install(model, self)
-
-    def begin(self, last_only: bool) -> None:
-        """Prepare for the pass about to run; ``last_only`` keeps the last query's rows alone."""
-        self._last_only = last_only
 
     def held(self) -> list[torch.Tensor | None]:
         """The rows of the pass last run, as :meth:`take` wants them; None of heads that no pass has shown."""
@@ -229,12 +219,12 @@ class AttentionRows:
             ]
         heads, shared = self._indices[key_of]
         q = query[0].index_select(0, heads)
-        q = q[:, -1:] if self._last_only else q
+        q = q[:, -1:] if self.last_only else q
         k = key[0].index_select(0, shared)
         scores = (q @ k.mT).float() * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         if mask is not None:
             seen = mask[0] if mask.shape[1] == 1 else mask[0].index_select(0, heads)
-            seen = (seen[:, -1:] if self._last_only else seen)[..., : scores.shape[-1]].to(scores.device)
+            seen = (seen[:, -1:] if self.last_only else seen)[..., : scores.shape[-1]].to(scores.device)
             # Passes give an additive mask, made once for all layers. Its rows are those of a boolean one bit for bit:
             # each token sees itself, so that what the least number of the type is added to has probability 0.
             scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
@@ -243,9 +233,7 @@ class AttentionRows:
             self._rows[place] = row
 
     def last(self, block: Sequence[int], length: int) -> torch.Tensor:
-        """Rows of the last committed position, shape (heads, length); ``block`` are the places of its ancestors and itself in the
-        last pass, empty after prefill.
-        """
+        """The last committed position's rows, (heads, length); ``block``: its ancestors' and its own places in the last pass."""
         device = self._rows[0].device  # blocks of a model spread over several devices leave theirs where they are
         rows = torch.stack([r[block[-1] if block else -1].to(device) for r in self._rows])
         prefix = length - len(block)

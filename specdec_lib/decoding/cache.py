@@ -62,8 +62,7 @@ class _Slots(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.owner.capacity
 
-    def get_max_cache_shape(self) -> int:
-        return self.owner.capacity
+    get_max_cache_shape = get_max_length
 
 
 class TreeCache(Cache):
@@ -108,9 +107,7 @@ class TreeCache(Cache):
         if need <= self.capacity:
             return
         if self._static:
-            raise ValueError(
-                f"{need} positions are needed and the buffers hold {self.capacity}; make a runtime with a larger capacity"
-            )
+            raise ValueError(f"{need} positions are needed, the buffers hold {self.capacity}; make a larger runtime")
         self.capacity = max(need, self.capacity + self.capacity // 2)
         for key, old in self._arenas.items():
             arena = torch.empty((*old.shape[:3], self.capacity, old.shape[4]), dtype=old.dtype, device=old.device)

@@ -1,8 +1,9 @@
-"""One way to check a number."""
+"""One way to check a number, and one to check a name."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 
 
 def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
@@ -14,3 +15,10 @@ def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
     if number is None or number < least:
         raise ValueError(f"{name} is {value!r}; expected a whole number, {meaning or f'{least} or more'}")
     return number
+
+
+def one_of(name: str, value: object, known: Collection[str]) -> str:
+    """``value``, if it is a known name; a ValueError names it otherwise."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+    return value

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -31,7 +31,7 @@ class Capture:
     layers: tuple[int, ...] = ()
     #: (block, head) pairs, both from 0, whose attention rows are kept.
     heads: tuple[tuple[int, int], ...] = ()
-    #: The target's most likely tokens, so many, after each position of a pass (:class:`Outputs`). 0 asks for none.
+    #: The target's most likely tokens, so many, after each node of a pass (:class:`Outputs`). 0 asks for none.
     topk: int = 0
 
     def __post_init__(self) -> None:
@@ -60,8 +60,6 @@ class Context:
     hidden: Callable[[int], torch.Tensor] = field(repr=False, default=None)
     #: ``attention()`` gives the captured heads' rows of the last cached token, shape (heads, len(tokens) - 1).
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
-    #: The target's most likely tokens after each position of the prompt, if ``capture.topk`` asks for them.
-    prompt_outputs: Outputs | None = field(repr=False, default=None)
     #: Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     token_ids: int | None = None
 
@@ -86,7 +84,6 @@ class Evidence(NamedTuple):
     attention: float = 0.0
 
 
-#: On which recorded runs a replay is the real run: any, greedy ones alone, or none.
 Replays = Literal["any", "greedy", "never"]
 
 
@@ -96,30 +93,13 @@ class Drafter(ABC):
     The calls of a generation are ``start``, then for each pass of the target ``propose`` (left out where there is room for one
     token only) and ``verified``, then ``finish``. A drafter may keep what it learned from one generation to the next; ``reset``
     makes it forget that. The loop calls ``reset`` before a target with another number of token ids.
-
-    Attributes
-    ----------
-    capture : Capture
-        What it needs of the target's computation; nothing by default.
-    replays : {"any", "greedy", "never"}
-        On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
-        probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on
-        the outputs of rejected nodes or passengers, which no recording has.
-
-    Examples
-    --------
-    >>> from specdec_lib import Drafter, DraftTree, generate, load_model
-    >>> class Stutter(Drafter):
-    ...     def propose(self, context, limit):
-    ...         return DraftTree.chain(context.tokens[-1:])
-    >>> model, tokenizer = load_model("pocket")
-    >>> prompt = tokenizer("x = 0000")["input_ids"]
-    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=8) for d in (Stutter(), None))
-    >>> fast.tokens == plain.tokens
-    True
     """
 
+    #: What it needs of the target's computation.
     capture: Capture = Capture()
+    #: On which recorded runs (:func:`specdec_lib.replay`) it drafts what it drafts in a real run. ``"greedy"`` for drafts with
+    #: probabilities: rejection sampling emits other tokens than the recorded ones. ``"never"`` for a drafter that depends on the
+    #: target's outputs (``capture.topk``), which no recording has.
     replays: Replays = "any"
     #: Token ids of the target that it served last; the loop's.
     _vocabulary: int | None = None
@@ -190,14 +170,9 @@ class WrappedDrafter(Drafter):
 
 def check_drafter(drafter: object) -> None:
     """Refuse what is no drafter, and what declares what cannot be declared."""
-    expected = "expected an object with capture, start() and propose()"
-    if isinstance(drafter, type):
-        raise TypeError(f"drafter is {drafter!r}; {expected}: make one, {drafter.__name__}(...)")
     if not isinstance(drafter, Drafter):
-        raise TypeError(
-            f"drafter is {drafter!r}; {expected}: one of specdec_lib.drafters, or of a subclass of specdec_lib.Drafter"
-        )
+        made = f": make one, {drafter.__name__}(...)" if isinstance(drafter, type) else ""
+        raise TypeError(f"drafter is {drafter!r}; expected an object of a subclass of specdec_lib.Drafter{made}")
     if not isinstance(drafter.capture, Capture):
         raise TypeError(f"{drafter!r} has capture {drafter.capture!r}; expected a specdec_lib.Capture")
-    if drafter.replays not in get_args(Replays):
-        raise ValueError(f"{drafter!r} has replays {drafter.replays!r}; expected one of {', '.join(get_args(Replays))}")
+    one_of(f"replays of {drafter!r}", drafter.replays, get_args(Replays))

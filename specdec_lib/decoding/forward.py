@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.served_models import SLIDING, cache_argument, input_device, is_compiled, unwrapped, windows
+from specdec_lib.decoding.served_models import SLIDING, input_device, is_compiled, unwrapped, windows
 
 #: One mask, or by kind of layer; as the models of transformers take them.
 Mask = torch.Tensor | dict[str, torch.Tensor | None]
@@ -38,7 +38,9 @@ class Forward:
         self._windows = windows(model)
         self.window = self._windows.get(SLIDING)
         self._keep = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
-        self._cache_argument = cache_argument(model)
+        # Its name is ``cache`` since transformers 5.24.
+        takes = inspect.signature(type(unwrapped(model)).forward).parameters
+        self._cache_argument = "cache" if "cache" in takes else "past_key_values"
         #: Settings that a pass runs within; none on a CPU, as each context takes time.
         self._within = nullcontext
         if self.device.type == "cuda" or (captures and is_compiled(model)):
@@ -89,7 +91,7 @@ class Forward:
         if last_only and self._keep:
             kwargs["logits_to_keep"] = 1
         if self.rows is not None:
-            self.rows.begin(last_only)
+            self.rows.last_only = last_only
         attention.RUNNING.forward = self
         try:
             with self._within():

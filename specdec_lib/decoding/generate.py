@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,14 +14,12 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
 from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, decode
-from specdec_lib.decoding.outputs import Outputs, joined
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import check_tokenizer, context_limit, token_ids, vocabulary_size
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
-from specdec_lib.decoding.tree import EMPTY
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024
@@ -47,9 +46,7 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
         raise TypeError(f"input_ids has type {array.dtype}; expected whole numbers (token ids)")
     wrong = array[(array < 0) | (array >= vocabulary)]
     if wrong.size:
-        raise ValueError(
-            f"token id {int(wrong[0])} is outside the model's vocabulary of {vocabulary}; was another tokenizer used?"
-        )
+        raise ValueError(f"token id {wrong[0]} is outside the model's vocabulary of {vocabulary}: another tokenizer's?")
     return array.tolist()
 
 
@@ -57,13 +54,15 @@ def as_token_lists(prompts: Sequence[TokenIds], model: PreTrainedModel) -> list[
     """Check several prompts, at least one, each with room for a token in the model's context."""
     if not len(prompts):
         raise ValueError("no prompts; expected at least one")
-    lists, limit = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts], context_limit(model)
+    lists = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
     for i, prompt in enumerate(lists):
-        if limit is not None and len(prompt) >= limit:
-            raise ValueError(
-                f"prompt {i} has {len(prompt)} tokens and the model's context is {limit}: no room for a new one"
-            )
+        _check_room(f"prompt {i}", prompt, context_limit(model))
     return lists
+
+
+def _check_room(name: str, prompt: list[int], context: int | None) -> None:
+    if context is not None and len(prompt) >= context:
+        raise ValueError(f"{name} has {len(prompt)} tokens and the model's context is {context}: no room for a new one")
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
@@ -83,8 +82,7 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     found = frozenset(ids.reshape(-1).tolist())
     if given and found and not any(0 <= token < vocabulary_size(model) for token in found):
         raise ValueError(
-            f"eos_token_id is {eos_token_id!r}, which the model's vocabulary of {vocabulary_size(model)} does not have: the "
-            "output would never end; expected token ids, or an empty list for no end"
+            f"eos_token_id is {eos_token_id!r}, outside the vocabulary of {vocabulary_size(model)}; expected ids, or [] for no end"
         )
     return found
 
@@ -134,11 +132,7 @@ class Run:
             raise TypeError(f"sampling is {sampling!r}; expected a specdec_lib.Sampling")
         self.model, self.limits, self.processors = model, limits, processors
         tokens = as_token_list(input_ids, vocabulary_size(model))
-        if limits.context is not None and len(tokens) >= limits.context:
-            raise ValueError(
-                f"the prompt has {len(tokens)} tokens and the model's context is {limits.context}: no room for a new "
-                "token; shorten the prompt"
-            )
+        _check_room("the prompt", tokens, limits.context)
         check_model(model)
         # Here alone: a token is a function of seed, prompt and position for every way into the loop.
         self.sampling = sampling.for_prompt(tokens)
@@ -157,9 +151,8 @@ class Run:
         with torch.inference_mode(), Target(self.model, end, capture, capacity, runtime) as target:
             context.hidden, context.attention = target.hidden, target.attention
             try:
-                yield ModelVerifier(
-                    target, self.sampling, self.limits.eos, self.processors, clock_of(target.devices), capture.topk
-                )
+                clock = clock_of(target.devices)
+                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, capture.topk, clock=clock)
             finally:
                 # A drafter may keep its context; the target's buffers need not live as long.
                 context.hidden = context.attention = None
@@ -169,9 +162,7 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     # Wrappers such as PEFT's answer for the model inside.
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected a causal language model of transformers, as load_model gives"
-        )
+        raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
     most = whole("max_new_tokens", max_new_tokens, 1)
     stop = stop_on_strings(stop_strings, tokenizer, model)
     limits = Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop)
@@ -196,6 +187,10 @@ def generate(
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
     drafters that propose tokens only, in distribution for those that sample from a draft model.
 
+    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
+    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
+
     Parameters
     ----------
     model : PreTrainedModel
@@ -216,22 +211,6 @@ def generate(
     runtime : Runtime, optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
         without one. The tokens are the same in float32.
-
-    Notes
-    -----
-    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
-    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
-    ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
-
-    Examples
-    --------
-    >>> from specdec_lib import generate, load_model
-    >>> from specdec_lib.drafters import PromptLookup
-    >>> model, tokenizer = load_model("pocket")
-    >>> prompt = tokenizer("for i in range(10):")["input_ids"]
-    >>> fast, plain = (generate(model, prompt, d, max_new_tokens=16) for d in (PromptLookup(), None))
-    >>> fast.tokens == plain.tokens
-    True
     """
     if drafter is not None:
         check_drafter(drafter)
@@ -254,26 +233,19 @@ def record(
 ) -> Trace:
     """Decode plainly and keep, on the CPU, what any drafter would need to be replayed; arguments as for :func:`generate`.
 
-    ``capture`` names the layers, heads and most likely tokens to keep: ``drafter.capture`` of the drafter to be replayed, or
-    several joined by ``|``.
+    ``capture`` names the layers and heads to keep: ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
+    Most likely tokens are not recorded.
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []
-    outputs: list[Outputs] = []
-    with run.verifier(capture, runtime) as verifier:
+    with run.verifier(replace(capture, topk=0), runtime) as verifier:
 
         def keep(tokens: list[int]) -> None:
             if capture.heads:
                 rows.append(kept(verifier.target.attention()))
-            if capture.topk:
-                outputs.append(verifier.outputs)
 
         done = decode(verifier, None, run.context, run.limits, keep)
         states = {layer: kept(verifier.target.hidden(layer)) for layer in capture.layers}
-        if capture.topk:
-            # The last token was not passed through the target: a draft that ends with it would have shown what follows.
-            verifier.verify(EMPTY, run.context)
-            outputs.append(verifier.outputs)
     return Trace(
         prompt=run.context.tokens[: done.prompt_length],
         tokens=done.tokens,
@@ -284,7 +256,7 @@ def record(
         hidden=states,
         heads=capture.heads,
         attention=rows,
-        outputs=joined(outputs),
+        token_ids=run.context.token_ids,
     )
 
 

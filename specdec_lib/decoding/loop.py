@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
 from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Context, Drafter
-from specdec_lib.decoding.outputs import Outputs, QueuedTopK, joined
+from specdec_lib.decoding.outputs import Outputs, QueuedTopK
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import (
     Sampling,
@@ -45,19 +46,22 @@ class Limits:
     stop_reason: str = "stop_string"
 
 
-class Verifier(Protocol):
+@dataclass(kw_only=True)
+class Verifier(ABC):
     """Knows the target's tokens."""
 
     #: Measures device time separately from host time.
-    clock: HostClock
+    clock: HostClock = field(default_factory=HostClock)
     #: When the last verification's pass was done, what is then made of its logits left out.
-    passed: Any
-    #: The most likely tokens after each position of the prompt, then of the tree last verified; None where nobody asked.
-    outputs: Outputs | None
+    passed: Any = None
+    #: The most likely tokens after each node of the tree last verified; None where nobody asked.
+    outputs: Outputs | None = None
 
+    @abstractmethod
     def first(self, context: Context) -> int:
         """Take in the prompt and give the first new token."""
 
+    @abstractmethod
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         """Nodes of ``tree`` that the target emits, and its own next token (None where the output ends before)."""
 
@@ -66,8 +70,8 @@ class Verifier(Protocol):
 
 
 @dataclass
-class ModelVerifier:
-    """Verifies by running the target; ``topk`` most likely tokens of each position are kept as ``outputs``.
+class ModelVerifier(Verifier):
+    """Verifies by running the target; ``topk`` most likely tokens after each node are kept as ``outputs``.
 
     ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
     """
@@ -76,18 +80,10 @@ class ModelVerifier:
     sampling: Sampling
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
-    clock: HostClock = field(default_factory=HostClock)
     topk: int = 0
-    passed: Any = None
-    outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
-        if self.topk:
-            parts: list[QueuedTopK] = []
-            logits = self.target.extend(context.tokens, lambda rows: parts.append(QueuedTopK(rows, self.topk)))
-            self.outputs = joined(parts)
-        else:
-            logits = self.target.extend(context.tokens)
+        logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
@@ -155,9 +151,7 @@ def _alone(drafter: Drafter | None, vocabulary: int) -> Iterator[None]:
     with _CHANGING:
         for each in together:
             if id(each) in _IN_USE:
-                raise RuntimeError(
-                    f"{each!r} is in use by another generation; make a drafter for each that runs at the same time"
-                )
+                raise RuntimeError(f"{each!r} is in use by another generation; make a drafter for each")
         _IN_USE.update(map(id, together))
     try:
         for each in together:
@@ -207,14 +201,13 @@ def decode(
 
         began = clock.mark()
         token = verifier.first(context)
-        context.prompt_outputs = verifier.outputs
         emit([token])
-        if on_tokens is not None:
-            on_tokens([token])
         try:
             if drafter is not None and reason is None:
-                drafter.start(context)
+                drafter.start(context)  # a drafter that refuses the target does so before a token is shown
             filled = clock.mark()
+            if on_tokens is not None:
+                on_tokens([token])
             while reason is None:
                 room = limits.max_new_tokens - len(new)
                 if limits.context is not None:
@@ -225,9 +218,7 @@ def decode(
                 if drafter is not None and room > 1:
                     tree = drafter.propose(context, room - 1)
                     if not isinstance(tree, DraftTree):
-                        raise TypeError(
-                            f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree, which may be empty"
-                        )
+                        raise TypeError(f"propose() of {drafter!r} returned {tree!r}; expected a specdec_lib.DraftTree")
                     if len(context.tokens) != context.prompt_length + len(new):
                         raise RuntimeError(f"{drafter!r} changed the number of context.tokens; it may only read them")
                     tree = tree.truncated(room - 1)
@@ -235,7 +226,7 @@ def decode(
                 drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
                 if drafted and max(drafted) >= context.vocabulary:
                     raise ValueError(
-                        f"{drafter!r} drafted token id {max(drafted)}, which is outside the target's vocabulary of "
+                        f"{drafter!r} drafted token id {max(drafted)}, outside the target's vocabulary of "
                         f"{context.vocabulary}; was its data made with another tokenizer?"
                     )
                 path, token = verifier.verify(tree, context)
@@ -243,9 +234,7 @@ def decode(
                 if token is not None:
                     block.append(token)
                 if not block:
-                    raise RuntimeError(
-                        f"the recorded output ends after {len(new)} tokens without a reason: the trace was cut or changed"
-                    )
+                    raise RuntimeError(f"the trace ends after {len(new)} tokens without a reason: it was changed")
                 emitted = emit(block)
                 t2 = clock.mark()
                 path = tuple(path[:emitted])

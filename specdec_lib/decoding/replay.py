@@ -1,24 +1,20 @@
 """Record a plain run once; replay any drafter on it without the model.
 
 The output does not depend on the drafter, so the recorded tokens decide exactly what any draft would have had accepted,
-and the recorded states, attention rows and most likely tokens are what the drafter would have been shown of the tokens
-emitted. Of rejected nodes and passengers nothing is recorded: a drafter that depends on those cannot be replayed, and says
-so (``replays`` of :class:`specdec_lib.Drafter`).
+and the recorded states and attention rows are what the drafter would have been shown. The target's outputs after rejected
+nodes are not on record: a drafter that depends on outputs cannot be replayed, and says so (``replays`` of
+:class:`specdec_lib.Drafter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match
-from specdec_lib.decoding.clock import HostClock
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
-from specdec_lib.decoding.loop import Limits, decode
-from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.loop import Limits, Verifier, decode
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -39,60 +35,34 @@ class Trace:
     heads: tuple[tuple[int, int], ...] = ()
     #: Row of the last cached token, shape (heads, t), when ``t`` tokens were cached, from t = len(prompt) on.
     attention: list[torch.Tensor] = field(default_factory=list, repr=False)
-    #: The target's most likely tokens after each position of prompt and new tokens together.
-    outputs: Outputs | None = field(default=None, repr=False)
+    #: Number of token ids of the target's tokenizer, where it is known, as :class:`Context` has it.
+    token_ids: int | None = None
 
 
 @dataclass
-class TraceVerifier:
-    """Verifies by looking the recorded tokens up; shows the ``topk`` most likely ones of each position."""
+class TraceVerifier(Verifier):
+    """Verifies by looking the recorded tokens up."""
 
     trace: Trace
-    topk: int = 0
-    clock: HostClock = field(default_factory=HostClock)
-    passed: float = 0.0
-    outputs: Outputs | None = None
 
     def first(self, context: Context) -> int:
-        if self.topk:
-            known, count = self.trace.outputs.top(self.topk), context.prompt_length
-            self.outputs = Outputs(known.tokens[:count], known.logprobs[:count])
         return self.trace.tokens[0]
 
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         self.passed = self.clock.mark()
         done = len(context.tokens) - context.prompt_length
         coming = self.trace.tokens[done : done + tree.depth + 1]
-        path, token = exact_match(
+        return exact_match(
             tree, lambda node, path: coming[len(path)] if len(path) < len(coming) else None, self.trace.limits.eos
         )
-        if self.topk:
-            self.outputs = self._recorded(tree, path, len(context.tokens) - 1, context.tokens[-1])
-        return path, token
-
-    def _recorded(self, tree: DraftTree, path: list[int], position: int, root: int) -> Outputs:
-        """Recorded outputs of the root, at ``position``, and the accepted nodes; other rows are -1 and NaN."""
-        known = self.trace.outputs.top(self.topk)
-        tokens = np.full((tree.width, self.topk), -1, np.int64)
-        logprobs = np.full((tree.width, self.topk), np.nan, np.float32)
-        rows = [0, *(node + 1 for node in path)]
-        tokens[rows] = known.tokens[position : position + len(rows)]
-        logprobs[rows] = known.logprobs[position : position + len(rows)]
-        count = len(tree) + 1
-        return Outputs(tokens[:count], logprobs[:count], tokens[count:], logprobs[count:], root)
-
-    def commit(self, path: Sequence[int]) -> None:
-        pass
 
 
 def _check_captured(trace: Trace, capture: Capture) -> None:
-    known = 0 if trace.outputs is None else trace.outputs.k
     layers = [layer for layer in capture.layers if layer not in trace.hidden]
     heads = [head for head in capture.heads if head not in trace.heads]
     for missing, what, there in (
         (layers, f"hidden states of layers {layers}", [*trace.hidden]),
         (heads, f"attention rows of heads {heads}", [*trace.heads]),
-        (capture.topk > known, f"the {capture.topk} most likely tokens of each position", known),
     ):
         if missing:
             raise ValueError(f"the drafter needs {what}, the trace has {there}; record with capture=drafter.capture")
@@ -106,16 +76,13 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
     """
     if drafter is not None:
         check_drafter(drafter)
-        if drafter.replays == "never":
-            raise ValueError(
-                f"{drafter!r} cannot be replayed (replays='never'): no recording has the outputs it needs; run it with generate()"
-            )
+        if drafter.replays == "never" or drafter.capture.topk:
+            raise ValueError(f"{drafter!r} cannot be replayed: no recording has the outputs it needs; use generate()")
         if drafter.replays == "greedy" and not trace.sampling.greedy:
-            raise ValueError(
-                f"the trace was sampled and {drafter!r} is verified by rejection sampling (replays='greedy'); replay a greedy trace"
-            )
+            raise ValueError(f"the trace was sampled and {drafter!r} is verified by rejection; replay a greedy trace")
         _check_captured(trace, drafter.capture)
-    context = Context(list(trace.prompt), len(trace.prompt), trace.vocabulary, trace.sampling.for_prompt(trace.prompt))
+    prompt, sampling = list(trace.prompt), trace.sampling.for_prompt(trace.prompt)
+    context = Context(prompt, len(prompt), trace.vocabulary, sampling, token_ids=trace.token_ids)
     context.hidden = lambda layer: trace.hidden[layer][: len(context.tokens) - 1]
     chosen = [] if drafter is None else [trace.heads.index(head) for head in drafter.capture.heads]
     context.attention = lambda: trace.attention[len(context.tokens) - 1 - len(trace.prompt)][chosen]
@@ -124,5 +91,4 @@ def replay(trace: Trace, drafter: Drafter | None) -> Generation:
         # Stop strings and criteria are not kept with a trace; where they ended it is.
         count = len(trace.tokens)
         limits = replace(limits, stop=lambda new: len(new) == count, stop_reason=trace.finish_reason)
-    topk = 0 if drafter is None else drafter.capture.topk
-    return decode(TraceVerifier(trace, topk), drafter, context, limits)
+    return decode(TraceVerifier(trace), drafter, context, limits)

@@ -123,28 +123,11 @@ def sums(runs: list[Generation]) -> dict[str, float]:
 def metrics(runs: list[Generation]) -> dict[str, float]:
     """Metrics of one run, or of several pooled (micro averages); NaN where a ratio has nothing below.
 
-    Let N be the emitted tokens without each run's first, which the prefill gives, and S the target forwards after it (steps).
-
-    ``new_tokens``, ``calls`` (S), ``calls_with_prefill``, ``calls_with_draft``
-        counts; DReSD's "calls" are ``calls_with_draft``.
-    ``tokens_per_forward``
-        N / S: Spec-Bench's "mean accepted tokens", REST's M on MT-Bench.
-    ``tokens_per_forward_with_prefill``
-        (N + runs) / (S + runs): REST's M on HumanEval.
-    ``mean_accepted_drafts``
-        accepted draft tokens a step that had a draft, bonus excluded (DReSD).
-    ``acceptance_rate``, ``acceptance_rate_nodes``, ``acceptance_rate_step_mean``
-        over steps with a draft: accepted / drafted depth, accepted / verified nodes (the same for chains), and the mean
-        over steps of accepted / depth.
-    ``discard_rate``, ``verification_rate``
-        discarded draft tokens / N and S / N (SpecDec++, equation 2.3); for chains drafted + S = N + discarded,
-        but for a run's last step, which may end in the middle of a draft.
-    ``seconds``, ``prefill_seconds``, ``draft_seconds``, ``verify_seconds``, ``commit_seconds``, ``host_seconds``
-        the sum, and its parts; the prefill's is not in the other parts.
-    ``ms_per_token``, ``ms_per_token_with_prefill``, ``tokens_per_second``, ``tokens_per_second_with_prefill``
-        over N tokens and the steps' time, or over all tokens and all time.
-    ``draft_ms_per_step``, ``draft_ms_per_token``
-        REST's retrieval time.
+    They are the ratios in :data:`RATES`, counts and seconds; the book's glossary says what they are called elsewhere. ``calls``
+    are the target's passes after the prefill, ``emitted`` the tokens without each run's first, which the prefill gives.
+    ``tokens_per_forward`` is Spec-Bench's "mean accepted tokens" and REST's M on MT-Bench; with the prefill it is REST's M on
+    HumanEval. ``acceptance_rate`` divides by the depth of the draft, ``acceptance_rate_nodes`` by all its nodes.
+    ``discard_rate`` and ``verification_rate`` are those of SpecDec++'s equation 2.3.
     """
     total = sums(runs)
     return {name: total[name] for name in (*_COUNTS, *_TIMES)} | {

@@ -18,15 +18,14 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.attention import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
-from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, unwrapped
+from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, rope_settings, unwrapped
 from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-MODES = ("auto", "static", "graph")
 #: Rotary embeddings whose frequencies depend on the largest position, which the host reads in each pass.
 _READ_BY_HOST = {"dynamic", "longrope"}
 _TAKING = threading.Lock()
@@ -102,6 +101,9 @@ class _Kept:
 class Runtime:
     """How the passes of one model are run; made once and used by many generations, one at a time.
 
+    Weights that were moved since graphs were recorded are seen at the start of a generation, and graphs recorded anew;
+    to move them within one is an error that nobody sees.
+
     Parameters
     ----------
     model : PreTrainedModel
@@ -116,16 +118,6 @@ class Runtime:
         room up to a width of 128.
     recorder : callable, optional
         Records the passes of graph mode as :class:`CudaRecorder` does, which is the default.
-
-    Attributes
-    ----------
-    passes : Counter
-        Passes run by width, and eager ones, the prompts' among them, under ``"eager"``.
-
-    Notes
-    -----
-    Weights that were moved since graphs were recorded are seen at the start of a generation, and graphs recorded anew;
-    to move them within one is an error that nobody sees.
     """
 
     def __init__(
@@ -139,13 +131,10 @@ class Runtime:
         model = unwrapped(model)
         places = {parameter.device for parameter in model.parameters()}
         if len(places) > 1 or torch.device("meta") in places:
-            raise ValueError(
-                f"the model lies on {sorted(map(str, places))}; a runtime needs it on one device: leave the runtime out"
-            )
+            raise ValueError(f"the model is on {sorted(map(str, places))}; a runtime needs one device: leave it out")
         self.device = input_device(model)
-        if mode not in MODES:
-            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
-        read = _rotary_types(decoder_config(model)) & _READ_BY_HOST
+        one_of("mode", mode, ("auto", "static", "graph"))
+        read = {entry.get("rope_type") for entry in rope_settings(model)} & _READ_BY_HOST
         if mode == "auto":
             mode = "graph" if self.device.type == "cuda" and not read else "static"
         if mode == "graph" and read:
@@ -155,9 +144,7 @@ class Runtime:
             )
         if mode == "graph" and recorder is None:
             if self.device.type != "cuda":
-                raise ValueError(
-                    f"mode is {mode!r}, but the model is on {self.device}; CUDA graphs need a GPU: use 'static'"
-                )
+                raise ValueError(f"mode is {mode!r}, the model on {self.device}; CUDA graphs need a GPU: use 'static'")
             recorder = CudaRecorder(self.device)
         widths = tuple(widths)
         if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
@@ -166,6 +153,7 @@ class Runtime:
         # Kernels want rows of masks that begin at multiples of 8.
         slots = -(-(self.capacity + max(widths[-1], WIDTHS[-1])) // 8) * 8
         self.cache = TreeCache(decoder_config(model).num_hidden_layers, slots, static=True)
+        #: Passes run by width, and eager ones, the prompts' among them, under ``"eager"``.
         self.passes: Counter[int | str] = Counter()
         self._last_position = last_position(model, slots - 1)
         self._columns = torch.arange(slots, device=self.device)
@@ -179,25 +167,17 @@ class Runtime:
         return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
 
     def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
-        """Give the emptied buffers to ``holder`` until :meth:`give_back`, or for as long as it lives; those of the hidden states
-        are returned.
-        """
+        """Lend the emptied buffers to ``holder`` until :meth:`give_back`, or while it lives; gives those of the hidden states."""
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
-            raise ValueError(
-                f"prompt and output may take {longest} tokens and the runtime holds {self.capacity}; make a larger one"
-            )
+            raise ValueError(f"{longest} tokens may be needed, the runtime holds {self.capacity}; make a larger one")
         place = input_device(model)
         if place != self.device:
-            raise ValueError(
-                f"the model has moved to {place}, the runtime's buffers are on {self.device}; make a new runtime"
-            )
+            raise ValueError(f"the model has moved to {place}, the runtime is on {self.device}; make a new runtime")
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
-                raise RuntimeError(
-                    "the runtime is in use by another generation; make one of its own for a draft model that is the target"
-                )
+                raise RuntimeError("the runtime is in use by another generation; make one for each model")
             self._holder = weakref.ref(holder)
         self.cache.length = 0
         if self._recorder is not None:
@@ -307,10 +287,3 @@ class Runtime:
                 f"({str(error).splitlines()[0]}); use Runtime(..., mode='static')"
             ) from error
         return _Recorded(graph, logits, [] if forward.rows is None else forward.rows.held(), forward.rows)
-
-
-def _rotary_types(config) -> set[str]:
-    """Kinds of the rotary embeddings of a model's layers."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    entries = (rope, *(entry for entry in rope.values() if isinstance(entry, dict)))
-    return {entry["rope_type"] for entry in entries if entry.get("rope_type")}

@@ -35,8 +35,6 @@ def _mix(x: int) -> int:
 class Sampling:
     """How the next token follows from the target's logits.
 
-    Notes
-    -----
     None stands for a temperature of 1, and for no filter, as in a ``generation_config`` of transformers. Filters are applied in
     its order: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all stay. Of tokens that tie at the edge of the
     nucleus as many stay as ``top_p`` needs, those with the largest ids; which ones transformers keeps depends on torch's sort.
@@ -127,11 +125,10 @@ def _read(tokens: torch.Tensor, numbers: torch.Tensor) -> list[int]:
     return read
 
 
-def not_numbers() -> FloatingPointError:
-    """The error for logits from which no token can be chosen."""
+def not_numbers(what: str = "the model's logits hold NaN, infinity or no possible token") -> FloatingPointError:
+    """The error for what a model computed, from which no token can be chosen."""
     return FloatingPointError(
-        "the model's logits hold NaN, infinity or no possible token: weights may be damaged, or too "
-        "large for their type (try dtype='bfloat16' or 'float32'); no token can be chosen"
+        f"{what}: weights may be damaged, or too large for their type (try dtype='bfloat16' or 'float32')"
     )
 
 

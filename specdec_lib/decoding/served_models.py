@@ -69,9 +69,7 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
     model = unwrapped(model)
     base = getattr(model, model.base_model_prefix, None)
     if base is None:
-        raise UnsupportedModel(
-            f"{type(model).__name__} has no part called {model.base_model_prefix!r}: hidden states cannot be captured"
-        )
+        raise UnsupportedModel(f"{type(model).__name__} has no part {model.base_model_prefix!r}: no states are shown")
     return base
 
 
@@ -81,43 +79,26 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
     for child in base_model(model).children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
             return child
-    raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no list of {count} decoder blocks: its states cannot be captured"
-    )
-
-
-def cache_argument(model: PreTrainedModel) -> str:
-    """What the model's ``forward`` calls its cache: ``cache`` since transformers 5.24, ``past_key_values`` before."""
-    return "cache" if "cache" in inspect.signature(type(unwrapped(model)).forward).parameters else "past_key_values"
+    raise UnsupportedModel(f"{type(model).__name__} has no list of {count} blocks: its states cannot be captured")
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where token ids are read. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
-    embeddings = model.get_input_embeddings()
-    device = embeddings.weight.device
+    """Where token ids are read."""
+    return device_of(model, model.get_input_embeddings())
+
+
+def device_of(model: PreTrainedModel, layer: torch.nn.Module) -> torch.device:
+    """Where a layer computes. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
+    device = layer.weight.device
     if device.type != "meta":
         return device
-    for part in (embeddings, unwrapped(model)):
+    for part in (layer, unwrapped(model)):
         hook = getattr(part, "_hf_hook", None)
         for each in getattr(hook, "hooks", [hook]):
             found = getattr(each, "execution_device", None)
             if found is not None:
                 return torch.device("cuda", found) if isinstance(found, int) else torch.device(found)
-    raise UnsupportedModel(
-        f"{type(unwrapped(model)).__name__} has no weights on any device but 'meta'; load the checkpoint with from_pretrained"
-    )
-
-
-def devices(model: PreTrainedModel) -> set[torch.device]:
-    """Where the weights lie when they are used."""
-    return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"} | {
-        input_device(model)
-    }
-
-
-def soft_capped(config) -> bool:
-    """Whether attention scores are capped (Gemma 2), which SDPA cannot do and some releases of transformers leave out."""
-    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
+    raise UnsupportedModel(f"{type(unwrapped(model)).__name__} has no weights but on 'meta'; load the checkpoint")
 
 
 def context_limit(model: PreTrainedModel) -> int | None:
@@ -135,14 +116,17 @@ def windows(model: PreTrainedModel) -> dict[str, int | None]:
     return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
 
 
+def rope_settings(model: PreTrainedModel) -> list[dict]:
+    """The settings of the rotary embeddings of a model's layers."""
+    rope = getattr(decoder_config(model), "rope_parameters", None) or {}
+    return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
+
+
 def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence within which a tree can be verified, None where there is no such length: where a long-context rotary
-    embedding changes over, or the window of a model that does not follow masks.
-    """
+    """Longest sequence in which a tree can be verified: a long-context rotary embedding or a window may end it; else None."""
     model = unwrapped(model)
     bounds = [windows(model)[SLIDING]] if model in WITHIN_WINDOW else []
-    rope = getattr(decoder_config(model), "rope_parameters", None) or {}
-    for entry in (rope, *(v for v in rope.values() if isinstance(v, dict))):
+    for entry in rope_settings(model):
         if entry.get("rope_type") == "longrope" and entry.get("original_max_position_embeddings"):
             bounds.append(entry["original_max_position_embeddings"])
     return min(bounds, default=None)
@@ -162,9 +146,7 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 
 def token_ids(model: PreTrainedModel) -> int:
-    """Number of token ids of the tokenizer that the model was loaded with; without one, the rows that it embeds, which may be
-    padded: Qwen 2.5 has 151,936 or 152,064 rows for one tokenizer of 151,665 tokens.
-    """
+    """Token ids of the tokenizer that the model was loaded with; without one, its rows, of which some may be padding."""
     return _TOKEN_IDS.get(unwrapped(model)) or vocabulary_size(model)
 
 
@@ -191,8 +173,7 @@ def check_paired(draft: PreTrainedModel, ids: int) -> None:
     own = token_ids(draft)
     if abs(own - ids) * 16 > max(own, ids):
         raise ValueError(
-            f"the draft model has {own} token ids, the target {ids}: they must share one tokenizer; if they do, load both "
-            "with specdec_lib.load_model, so that it is known"
+            f"the draft model has {own} token ids, the target {ids}: they must share a tokenizer; if so, load both with load_model"
         )
 
 

@@ -29,7 +29,6 @@ from specdec_lib.decoding.served_models import (
     check_kind,
     decoder_blocks,
     decoder_config,
-    devices,
     input_device,
     is_compiled,
     last_position,
@@ -41,8 +40,6 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 #: Positions of one prefill pass; bounds the memory of its mask and activations.
 PREFILL_CHUNK = 4096
-#: Logits of a prompt held at once where those of every position are asked for: 128 MiB in float32.
-LOGITS_AT_ONCE = 2**25
 #: Tokens of a chain whose mask is cut from one that is kept: drafts, and not the parts of a prompt.
 STRIP_ROWS = 32
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
@@ -69,7 +66,7 @@ class Target:
         check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
         self.model, inner, config = model, unwrapped(model), decoder_config(model)
-        self.layers, self._vocabulary = config.num_hidden_layers, vocabulary_size(model)
+        self.layers = config.num_hidden_layers
         # The most likely tokens are read off the logits: no pass differs for them.
         self.runtime, self.capture = runtime, replace(capture, topk=0)
         self._states: dict[int, torch.Tensor] = (
@@ -78,7 +75,9 @@ class Target:
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         self.forward = Forward(model, self.cache, captures=self.capture != Capture())
-        self.device, self.devices = self.forward.device, devices(model)
+        self.device = self.forward.device
+        #: Where the weights lie when they are used.
+        self.devices = {self.device, *(w.device for w in model.parameters() if w.device.type != "meta")}
         # Drafts end at the model's last position; passengers may not.
         self._last_position = last_position(model, sys.maxsize - 1)
         self._strips: dict[int | None, torch.Tensor] = {}
@@ -124,19 +123,13 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(
-        self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None
-    ) -> torch.Tensor:
+    def extend(self, tokens: Sequence[int] | torch.Tensor) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        ``tokens`` may be a tensor on the model's device. ``each`` gets the logits after each of the tokens, some at a time, shape
-        (n, vocabulary), before the next pass overwrites them. Gives those after the last, shape (vocabulary,).
+        ``tokens`` may be a tensor on the model's device. Gives the logits after the last, shape (vocabulary,).
         """
-        size = PREFILL_CHUNK
-        if each is not None:
-            size = max(1, min(size, LOGITS_AT_ONCE // self._vocabulary))
-        for start in range(0, len(tokens), size):
-            chunk = tokens[start : start + size]
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = tokens[start : start + PREFILL_CHUNK]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
             if length and self._fits(width):
@@ -144,11 +137,9 @@ class Target:
             else:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
-                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=each is None)
+                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=True)
             if length == 0:
                 self._check_shown()
-            if each is not None:
-                each(logits)
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
             self._seen = list(range(width)) if self._fits(width) and length else []
             self._commit(range(width))
@@ -170,9 +161,7 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root (the last emitted token), the tree's n nodes and its p passengers: the logits after each, in
-        that order, shape (1 + n + p, vocabulary).
-        """
+        """One pass over the root (the last token), n nodes and p passengers: the logits after each, (1 + n + p, vocabulary)."""
         width, length = tree.width, self.cache.length
         self._tree = tree
         self._reserve(width)
@@ -280,26 +269,18 @@ class Target:
         """After the first pass: what was asked for must have been there to be read."""
         name = type(unwrapped(self.model)).__name__
         if self._unseen:
-            raise UnsupportedModel(
-                f"{name} ran without showing the hidden states of layers {sorted(self._unseen)}; use a drafter that needs none"
-            )
+            raise UnsupportedModel(f"{name} showed no states of layers {sorted(self._unseen)}; use another drafter")
         if self.rows is not None and any(row is None for row in self.rows.held()):
-            raise UnsupportedModel(
-                f"{name} computes attention by code of its own, so that its rows cannot be read; use PLD+ (h), PromptLookupHidden"
-            )
+            raise UnsupportedModel(f"{name} has its own attention, whose rows cannot be read; use PromptLookupHidden")
 
     def _layer(self, layer: int) -> int:
         return self.layers if layer == LAST else layer
 
     def _hook_states(self, layer: int) -> None:
         if not 0 <= layer <= self.layers:
-            raise ValueError(
-                f"layer is {layer}; expected 0 (embeddings) to {self.layers} (the final norm), or LAST ({LAST})"
-            )
+            raise ValueError(f"layer is {layer}; expected 0 (embeddings) to {self.layers} (final norm), or {LAST}")
         if layer < self.layers and getattr(decoder_config(self.model), "altup_num_inputs", 1) > 1:
-            raise UnsupportedModel(
-                f"{type(unwrapped(self.model)).__name__} has several hidden states for each token; capture LAST alone"
-            )
+            raise UnsupportedModel(f"{type(unwrapped(self.model)).__name__} has several states; capture LAST alone")
 
         # The model may serve others at the same time: another thread, or a draft that is the target itself. A pass of
         # another thread may find the hook before torch has noted, or after it has forgotten, that it takes ``kwargs``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,6 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import Run, as_token_list, end_tokens, kept
 from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.outputs import joined
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit
@@ -36,8 +36,8 @@ def record_known(
 ) -> Forced:
     """Record what :func:`specdec_lib.record` would, given the tokens that it would write, at least one, and why it ended.
 
-    States, attention rows and most likely tokens are those of plain decoding up to rounding: one pass over many tokens
-    adds in another order than one over a single token.
+    States and attention rows are those of plain decoding up to rounding: one pass over many tokens adds in another order than
+    one over a single token.
     """
     if not 0 < len(tokens) <= max_new_tokens:
         raise ValueError(f"{len(tokens)} tokens are given; expected 1 to max_new_tokens, which is {max_new_tokens}")
@@ -47,14 +47,12 @@ def record_known(
     before, count, tree = context.prompt_length, context.prompt_length + len(tokens), DraftTree.chain(tokens[1:])
     if limits.context is not None and count > limits.context:
         raise ValueError(f"prompt and tokens are {count} and the model's context is {limits.context}; shorten them")
-    with run.verifier(capture) as verifier:
+    with run.verifier(replace(capture, topk=0)) as verifier:
         target = verifier.target
         first = verifier.first(context)
-        outputs = [verifier.outputs]
         rows = [kept(target.attention())] if capture.heads else []
         context.tokens.append(tokens[0])
         path, other = verifier.verify(tree, context)
-        outputs.append(verifier.outputs)
         target.commit(range(len(tree)))
         if capture.heads:
             # Row i of each head is that of token i, which attends to the prompt and the tokens up to itself.
@@ -72,7 +70,7 @@ def record_known(
         hidden=states,
         heads=tuple(capture.heads),
         attention=rows,
-        outputs=joined(outputs) if capture.topk else None,
+        token_ids=context.token_ids,
     )
     if first != tokens[0]:
         return Forced(trace, [first])

@@ -44,18 +44,12 @@ def _check_settings(config) -> None:
     for name, nothing in _OTHER_METHODS.items():
         value = getattr(config, name, None)
         if value is not None and value != nothing:
-            raise ValueError(
-                f"{name} is {value!r}, which asks for another decoding method; leave it out, or pass {name}={nothing!r}"
-            )
+            raise ValueError(f"{name} is {value!r}, which asks for another method; leave it out, or pass {nothing!r}")
     if config.cache_implementation == "quantized":
-        raise ValueError(
-            "cache_implementation is 'quantized', but this decoding method has a cache of its own; leave it out"
-        )
+        raise ValueError("cache_implementation is 'quantized', but this method has a cache of its own; leave it out")
     for name in _OUTPUTS:
         if getattr(config, name, None):
-            raise ValueError(
-                f"{name} is set, but this decoding method gives tokens only; leave it out, or use specdec_lib.record"
-            )
+            raise ValueError(f"{name} is set, but this method gives tokens alone; leave it out, or use record()")
 
 
 def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
@@ -103,18 +97,6 @@ def custom_generate(
     at each position as plain decoding applies them. With ``do_sample=True`` a token is a function of (seed, prompt,
     position), and a draft model draws with the temperature, top-p and top-k that are set.
 
-    Parameters
-    ----------
-    seed : int
-        For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
-    streamer : transformers.BaseStreamer, optional
-        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
-        ``generate(streamer=...)`` on to its own methods alone.
-    on_finish : callable, optional
-        Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
-
-    Notes
-    -----
     Before any token is decoded ``generate`` refuses, by name and with a ValueError, a batch, padding, inputs of the model other
     than one prompt's tokens, outputs other than tokens, and settings of another decoding method (beams, ...). The output ends
     where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more. The cache is
@@ -125,15 +107,15 @@ def custom_generate(
     :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``
     ``stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]``.
 
-    Examples
-    --------
-    >>> import specdec_lib
-    >>> from specdec_lib.drafters import PromptLookup
-    >>> model, tokenizer = specdec_lib.load_model("pocket")
-    >>> ids = tokenizer("import os", return_tensors="pt")["input_ids"]
-    >>> out = model.generate(ids, custom_generate=specdec_lib.custom_generate(PromptLookup()), max_new_tokens=8)
-    >>> out.shape[1] <= ids.shape[1] + 8
-    True
+    Parameters
+    ----------
+    seed : int
+        For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
+    streamer : transformers.BaseStreamer, optional
+        Gets the prompt, the tokens and, whatever happens, the end. Give it here: transformers passes
+        ``generate(streamer=...)`` on to its own methods alone.
+    on_finish : callable, optional
+        Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
     """
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):

@@ -35,9 +35,6 @@ class Passengers:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __repr__(self) -> str:
-        return f"Passengers(tokens={self.tokens}, depths={self.depths})"
-
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Passengers)
@@ -64,21 +61,8 @@ class DraftTree:
     root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
     (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
-    Parameters
-    ----------
-    tokens : sequence of int, length n
-    parents : sequence of int, length n
-    probabilities : float tensor, shape (n, vocabulary), optional
-        The distribution each node's token was drawn from, of a chain drawn from a draft model; verification is then by
-        rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
-
-    Attributes
-    ----------
-    copied_from : int or None
-        Position in prompt and output of the token that the first node is a copy of; the nodes after it are copies of those
-        after it (:meth:`chain`). It is no part of equality.
-    scores, sources, passengers
-        The drafter's notes (:meth:`annotated`), None without.
+    ``probabilities``, float (n, vocabulary), are the distributions that the tokens of a chain were drawn from by a draft model;
+    verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
     """
 
     __slots__ = (
@@ -100,19 +84,18 @@ class DraftTree:
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
             if not self.is_chain:
-                raise ValueError(
-                    "probabilities are given for a tree that is not a chain, which rejection sampling needs"
-                )
+                raise ValueError("probabilities are given for a tree that is no chain, which rejection sampling needs")
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
-                raise ValueError(
-                    f"probabilities have shape {tuple(probabilities.shape)}; expected one row for each token"
-                )
+                raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row a token")
 
     def _fill(self, tokens: list[int], parents: list[int], probabilities: torch.Tensor | None = None) -> None:
         self.tokens, self.parents, self.probabilities = tokens, parents, probabilities
+        #: The drafter's notes (:meth:`annotated`), None without.
         self.scores: list[float] | None = None
         self.sources: list[str] | None = None
         self.passengers: Passengers | None = None
+        #: Position in prompt and output of the token that the first node is a copy of; those after it are copies of those after
+        #: it (:meth:`chain`). It is no part of equality.
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
@@ -181,27 +164,11 @@ class DraftTree:
         return tree
 
     @classmethod
-    def from_drafts(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
-        """A batch of drafts, common prefixes merged; nodes in order of first appearance."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        known: dict[tuple[int, int], int] = {}
-        for draft in drafts:
-            node = -1
-            for token in map(index, draft):
-                child = known.get((node, token))
-                if child is None:
-                    child = known[node, token] = len(tokens)
-                    tokens.append(token)
-                    parents.append(node)
-                node = child
-        return cls(tokens, parents)
+    def from_drafts(cls, drafts: Iterable[Sequence[int]], merge: bool = True) -> DraftTree:
+        """A batch of drafts, common prefixes merged; nodes in order of first appearance.
 
-    @classmethod
-    def batch(cls, drafts: Iterable[Sequence[int]]) -> DraftTree:
-        """A batch of drafts, each a branch of its own, as a dense batch is verified: for comparison.
-
-        Equal prefixes are nodes several times; following the tokens leads to the first of them, so the longest match is found.
+        Without ``merge`` each draft is a branch of its own, as a dense batch is verified. Equal prefixes are then nodes several
+        times; following the tokens leads to the first of them, so the longest match is found.
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -209,10 +176,15 @@ class DraftTree:
         for draft in drafts:
             node, first = -1, -1
             for token in map(index, draft):
-                parents.append(node)
-                node = len(tokens)
-                tokens.append(token)
+                known = children.get((first, token)) if merge else None
+                if known is None:
+                    parents.append(node)
+                    known = len(tokens)
+                    tokens.append(token)
+                node = known
                 first = children.setdefault((first, token), node)
+        if tokens and min(tokens) < 0:
+            raise ValueError(f"tokens hold {min(tokens)}; expected token ids, 0 or more")
         tree = cls.unchecked(tokens, parents)
         tree._children = children
         return tree
@@ -276,7 +248,7 @@ class DraftTree:
         return self.is_chain and self.passengers is None
 
     def children(self) -> dict[tuple[int, int], int]:
-        """Map from (parent index, token id) to the child's index; of a :meth:`batch`, the first such child's."""
+        """Map from (parent index, token id) to the child's index; where drafts were not merged, the first such child's."""
         if self._children is None:
             self._children = {(p, t): i for i, (p, t) in enumerate(zip(self.parents, self.tokens, strict=True))}
         return self._children
@@ -328,22 +300,15 @@ class DraftTree:
 
         A node attends to the root, its ancestors and itself; the passengers' rows are as they were given.
         """
-        size = len(self.tokens) + 1
-        if self.passengers is not None:
-            mask = np.zeros((self.width, self.width), dtype=bool)
-            mask[:size, :size] = self._node_mask(size)
-            mask[size:] = self.passengers.visible
-            return mask
-        return self._node_mask(size)
-
-    def _node_mask(self, size: int) -> np.ndarray:
-        if self.is_chain:
-            return np.tri(size, dtype=bool)
-        mask = np.zeros((size, size), dtype=bool)
-        mask[:, 0] = True
+        if self.is_causal:
+            return np.tri(self.width, dtype=bool)
+        mask = np.zeros((self.width, self.width), dtype=bool)
+        mask[0, 0] = True
         for i, parent in enumerate(self.parents, start=1):
             mask[i] = mask[parent + 1]
             mask[i, i] = True
+        if self.passengers is not None:
+            mask[1 + len(self.tokens) :] = self.passengers.visible
         return mask
 
 

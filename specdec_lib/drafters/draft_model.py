@@ -12,12 +12,18 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
-from specdec_lib.decoding.served_models import check_paired, context_limit, decoder_config, exact_length, unwrapped
+from specdec_lib.decoding.served_models import (
+    check_paired,
+    context_limit,
+    decoder_config,
+    exact_length,
+    input_device,
+    unwrapped,
+)
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
-from specdec_lib.heads.acceptance import AcceptanceHead
-from specdec_lib.heads.acceptance import not_numbers as no_states
+from specdec_lib.heads.acceptance import NO_STATES, AcceptanceHead
 from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabulary, draft_vocabulary
 
 
@@ -58,23 +64,16 @@ class AdaptiveDraftModel(Drafter):
     ):
         min_tokens, max_tokens = whole("min_tokens", min_tokens, 0), whole("max_tokens", max_tokens, 1)
         if min_tokens > max_tokens:
-            raise ValueError(
-                f"min_tokens is {min_tokens} and max_tokens {max_tokens}; expected min_tokens <= max_tokens"
-            )
+            raise ValueError(f"min_tokens is {min_tokens}, max_tokens {max_tokens}; expected min_tokens <= max_tokens")
         if not isinstance(unwrapped(model), PreTrainedModel):
-            raise TypeError(
-                f"model is a {type(model).__name__}; expected a causal language model of transformers "
-                "(specdec_lib.load_model gives one)"
-            )
+            raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
         check_model(model)
         self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:
-                raise ValueError(
-                    f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path, model)"
-                )
+                raise ValueError(f"{type(rule).__name__} needs an acceptance head; pass head=AcceptanceHead.load(path)")
             head.check(model)
-            self._score = head.scorer(model.device)
+            self._score = head.scorer(input_device(model))
             self._needs |= {"confidence"} if head.sees_confidence else set()
             own = Capture(layers=(decoder_config(model).num_hidden_layers,))
         self.model, self.rule, self.head, self.runtime = model, rule, head, runtime
@@ -118,8 +117,7 @@ class AdaptiveDraftModel(Drafter):
             check_paired(self.model, context.token_ids)
         elif known.largest >= context.token_ids:
             raise ValueError(
-                f"the draft model has {known.largest + 1} token ids, the target {context.token_ids}: they must share one "
-                "tokenizer"
+                f"the draft model has {known.largest + 1} token ids, the target {context.token_ids}: they must share one tokenizer"
             )
         return known.within(context.vocabulary)
 
@@ -191,7 +189,7 @@ class AdaptiveDraftModel(Drafter):
         read = torch.stack([torch.as_tensor(value).double() for value in queued.values()]).tolist()
         values = dict(zip(queued, read, strict=True))
         if math.isnan(values.get("acceptance", 0.0)):
-            raise no_states()
+            raise not_numbers(NO_STATES)
         if values["token"] < 0:
             raise not_numbers()
         return values
@@ -199,8 +197,7 @@ class AdaptiveDraftModel(Drafter):
     def _choose(
         self, logits: torch.Tensor, sampling: Sampling, seen: Round
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The next draft token, on the device and -1 where the logits are no numbers, and what it was chosen by where
-        needed."""
+        """The next token, on the device and -1 where the logits are no numbers, and what it was chosen by where needed."""
         if sampling.greedy:
             largest, token = logits.max(-1)  # NaN counts as largest
             row = logits.float().softmax(-1) if {"confidence", "entropy"} & self._needs else None

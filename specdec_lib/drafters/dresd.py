@@ -9,10 +9,10 @@ import numpy as np
 
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
+from specdec_lib.datastores.tokens import check_vocabulary
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.suffix_decoding import check_vocabulary
 
 
 class Dresd(Drafter):
@@ -21,6 +21,8 @@ class Dresd(Drafter):
     Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of a
     datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
     3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
+    Each draft is another one, which the released code does not ask for. Common prefixes are merged into one tree; in the paper's
+    dense batch (section 3.6) each is a branch of its own, which accepts the same tokens and verifies more.
 
     Parameters
     ----------
@@ -30,18 +32,6 @@ class Dresd(Drafter):
         Drafts kept (B; mostly 10 in the paper), and tokens of each (N) without x_t. The released code counts x_t: 20 drafts 19.
     neighbours : int
         Neighbours looked up; the released code takes 50, the paper names no number.
-
-    Notes
-    -----
-    Each of the ``drafts`` is another one, which the released code does not ask for. Common prefixes are merged into one tree; in
-    the paper's dense batch (section 3.6) each draft is a branch of its own, which accepts the same tokens and verifies more.
-
-    Attributes
-    ----------
-    survivors : int
-        Neighbours whose continuation started with the target's token at the last proposal.
-    similarities : list of float
-        Of each node of the last proposal: the score of the nearest neighbour whose draft goes through it.
     """
 
     capture = Capture(layers=(LAST,))
@@ -56,16 +46,16 @@ class Dresd(Drafter):
         self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
         self.drafts, self.length = whole("drafts", drafts, 1), whole("length", length, 1)
         self.neighbours = whole("neighbours", neighbours, 1)
+        #: Neighbours whose continuation started with the target's token at the last proposal.
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.index.store, context)
+        check_vocabulary(self.index.store, context.vocabulary)
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(
-                f"the target's states have width {width}, those of {self.index.path} {self.index.width}: they are "
-                "another model's; build a dense index with this model"
+                f"the target's states have width {width}, those of {self.index.path} {self.index.width}: index this model's states"
             )
         self.survivors, self._drafted = 0, (EMPTY, [])
 
@@ -80,6 +70,7 @@ class Dresd(Drafter):
 
     @property
     def similarities(self) -> list[float]:
+        """Of each node of the last proposal: the score of the nearest neighbour whose draft goes through it."""
         tree, found = self._drafted
         scores: list[float | None] = [None] * len(tree)
         for score, draft in found:
@@ -96,7 +87,7 @@ class Dresd(Drafter):
         states, token = context.hidden(LAST)[-1:], context.tokens[-1]
         if isinstance(self.index, ShardedDenseIndex):
             nearest = self.index.nearest(states, self.neighbours, length + 1)
-            survivors = [(one.score, one.tokens[1:]) for one in nearest if one.tokens[0] == token]
+            survivors = [(score, tokens[1:]) for score, tokens in nearest if tokens[0] == token]
             self.survivors = len(survivors)
         else:
             scores, found = (rows[0] for rows in self.index.search(states, self.neighbours))

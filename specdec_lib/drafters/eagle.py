@@ -8,15 +8,13 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree, path_to
 from specdec_lib.drafters.head_drafter import HeadDrafter, StaticTreeDrafter
 from specdec_lib.heads.drafting import EagleHead
-from specdec_lib.heads.layer import cut
 
 #: Nodes of the released tree at each depth, 25 in all, with ranks up to 4.
 LEVELS, RANKS = (4, 8, 8, 3, 2), 4
 
 
 class EagleState:
-    """The cache of the layer of a drafter with an EagleHead: the text's pairs of state and next token, then those of the
-    tree."""
+    """The cache of EAGLE's layer in a drafter: the text's pairs of state and next token, then those of the tree."""
 
     def __init__(self, drafter: HeadDrafter):
         self._drafter, self._past, self.length = drafter, None, 0
@@ -27,7 +25,7 @@ class EagleState:
     def read_on(self, context: Context) -> None:
         """Drop the last tree and take in what was emitted, with the target's own states; the root is expanded then."""
         drafter, new = self._drafter, context.tokens[self.length + 1 :]
-        past = None if self._past is None else cut(self._past, self.length)
+        past = None if self._past is None else tuple(part[:, :, : self.length] for part in self._past)
         states = drafter._states(context, self.length)
         places = torch.arange(self.length, self.length + len(new), device=states.device)
         read, self._past = drafter.heads(drafter.ends.embed(drafter._tokens(new))[None], states[None], places, past)

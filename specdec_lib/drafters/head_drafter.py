@@ -31,10 +31,7 @@ class HeadDrafter(Drafter):
 
     def __init__(self, model: PreTrainedModel, heads: DraftHead):
         if not isinstance(heads, self.kind):
-            raise TypeError(
-                f"heads are {type(heads).__name__}; expected {self.kind.__name__} "
-                f"({self.kind.__name__}.load(path, model) reads some)"
-            )
+            raise TypeError(f"heads are {type(heads).__name__}; expected {self.kind.__name__}, as its load() gives")
         heads.check(model)
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.
@@ -65,14 +62,10 @@ class HeadDrafter(Drafter):
 
 
 class StaticTreeDrafter(HeadDrafter):
-    """Draft a tree whose shape is given.
+    """Draft a tree whose shape is given: for each node its parent (-1: the root) and its rank among the parent's choices, from 0.
 
-    Parameters
-    ----------
-    shape : list of (int, int), optional
-        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default a
-        tree with as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`), as
-        deep as the heads predict; :meth:`grown` takes one that suits the heads.
+    Parents come first. By default it has as many nodes at each depth as the published one
+    (:func:`~specdec_lib.drafters.token_recycling.template`), as deep as the heads predict; :meth:`grown` takes one that suits them.
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.
@@ -86,16 +79,12 @@ class StaticTreeDrafter(HeadDrafter):
         depths: list[int] = []
         for i, (parent, rank) in enumerate(shape):
             if not -1 <= parent < i or rank < 0:
-                raise ValueError(
-                    f"node {i} of the shape is {(parent, rank)}; expected an earlier node, or -1, and a rank of 0 or more"
-                )
+                raise ValueError(f"node {i} is {(parent, rank)}; expected an earlier node, or -1, and a rank from 0 up")
             depths.append(1 if parent < 0 else depths[parent] + 1)
         if not depths:
             raise ValueError("the shape has no node; expected at least one")
         if heads.depth and max(depths) > heads.depth:
-            raise ValueError(
-                f"the shape has {max(depths)} levels and the heads predict {heads.depth}; give a flatter one"
-            )
+            raise ValueError(f"the shape has {max(depths)} levels, the heads predict {heads.depth}; give a flatter one")
         self.shape = list(shape)
         # For each level its nodes, and how many choices they need of a parent.
         by_depth = sorted(range(len(depths)), key=lambda node: (depths[node], shape[node][0], node))
@@ -104,8 +93,7 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for, by default of as many nodes as the published
-        one."""
+        """With the tree that these heads' accuracies on held-out answers ask for, by default as large as the published one."""
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:
@@ -135,5 +123,4 @@ class StaticTreeDrafter(HeadDrafter):
     def _choices(
         self, context: Context, depth: int, above: list[int], tokens: list[int], parents: list[int], width: int
     ) -> list[list[int]]:
-        """For each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens
-        after it."""
+        """After each of the nodes ``above`` of the draft so far, all of depth ``depth - 1``: the ``width`` most likely tokens."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,11 +54,6 @@ class Lookahead(Drafter):
         N: tokens of an n-gram with its key.
     guesses : int
         N-grams kept, and verified, for a token (G).
-    full_match : bool
-        Whether all tokens of an n-gram count if the target agrees with all. The released code's loop does not look at the last
-        one: False verifies it as a passenger, in a pass as wide.
-    from_prompt : bool
-        Fill the pool with the n-grams of the prompt and of the output too. The published settings do not.
     merge : bool
         Verify common prefixes of n-grams once. The released code does not.
     """
@@ -72,14 +66,12 @@ class Lookahead(Drafter):
         window: int = 7,
         levels: int = 5,
         guesses: int = 7,
-        full_match: bool = True,
-        from_prompt: bool = False,
         merge: bool = False,
         seed: int = 0,
     ):
         self.window, self.levels = whole("window", window, 1), whole("levels", levels, 3)
         self.guesses = whole("guesses", guesses, 1)
-        self.full_match, self.from_prompt, self.merge, self.seed = full_match, from_prompt, merge, seed
+        self.merge, self.seed = merge, seed
 
     def start(self, context: Context) -> None:
         prompt = context.tokens[: context.prompt_length]
@@ -87,9 +79,6 @@ class Lookahead(Drafter):
         #: Rows of the window; the first lacks its first column, which is the last token.
         self._rows = [[rng.choice(prompt) for _ in range(self.window + self.levels - 3)]]
         self.pool = Pool(self.guesses)
-        self._context, self._pooled = context, 0
-        if self.from_prompt:
-            self._pool_text()
 
     @property
     def _filled(self) -> bool:
@@ -97,32 +86,15 @@ class Lookahead(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         drafts = self.pool.after(context.tokens[-1]) if self._filled else []
-        counted = self.levels - 1 if self.full_match else self.levels - 2
-        make = DraftTree.from_drafts if self.merge else DraftTree.batch
-        tree = make(draft[: min(counted, limit)] for draft in drafts)
-        unlooked = [] if self.full_match or limit < counted else self._last_tokens(tree, drafts)
-        return tree.annotated(passengers=self._passengers(tree, unlooked))
+        tree = DraftTree.from_drafts((draft[:limit] for draft in drafts), self.merge)
+        return tree.annotated(passengers=self._passengers(len(tree) + 1))
 
-    def _last_tokens(self, tree: DraftTree, drafts: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-        """The last token of each n-gram with the nodes before it, for n-grams whose last token does not count."""
-        if not self.merge:
-            length = self.levels - 2
-            return [(draft[-1], list(range(i * length, (i + 1) * length))) for i, draft in enumerate(drafts)]
-        found = []
-        for draft in drafts:
-            node, path = -1, []
-            for token in draft[:-1]:
-                node = tree.child(node, token)
-                path.append(node)
-            found.append((draft[-1], path))
-        return found
-
-    def _passengers(self, tree: DraftTree, unlooked: Sequence[tuple[int, list[int]]]) -> Passengers:
-        """The window, then the n-grams' last tokens where these do not count."""
+    def _passengers(self, size: int) -> Passengers:
+        """The window, which rides behind the ``size`` tokens of root and tree."""
         first, *others = self._rows
-        columns, size = len(first) + 1, len(tree) + 1
+        columns = len(first) + 1
         count = len(first) + columns * len(others)
-        visible = np.zeros((count + len(unlooked), size + count + len(unlooked)), dtype=bool)
+        visible = np.zeros((count, size + count), dtype=bool)
         visible[:, 0] = True  # the last token
         # By row and column of the window: the place in the pass.
         places = np.concatenate([[0], np.arange(size, size + count)]).reshape(len(self._rows), columns)
@@ -132,10 +104,8 @@ class Lookahead(Drafter):
                 if row or column:
                     seen = [*places[0, : column + 1], *places[1 : row + 1, column]]
                     visible[places[row, column] - size, seen] = True
-        for i, (_, path) in enumerate(unlooked, start=count):
-            visible[i, [node + 1 for node in path] + [size + i]] = True
-        tokens = [*first, *(token for row in others for token in row), *(token for token, _ in unlooked)]
-        return Passengers(tokens, [*depths.flatten()[1:], *(len(path) + 1 for _, path in unlooked)], visible)
+        tokens = [*first, *(token for row in others for token in row)]
+        return Passengers(tokens, depths.flatten()[1:], visible)
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         """Pool the n-grams that the pass completed, and move the window on."""
@@ -154,12 +124,3 @@ class Lookahead(Drafter):
                 self._rows = [others[0][1:], *others[1:], new]
             else:
                 self._rows = [row[1:] for row in (first, *others, new)]
-        if self.from_prompt:
-            self._pool_text()
-
-    def _pool_text(self) -> None:
-        """Pool the n-grams of the text that were not there before."""
-        tokens = self._context.tokens
-        for start in range(self._pooled, len(tokens) - self.levels + 1):
-            self.pool.add(tokens[start], tuple(tokens[start + 1 : start + self.levels]))
-        self._pooled = max(self._pooled, len(tokens) - self.levels + 1)

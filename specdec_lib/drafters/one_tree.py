@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -27,13 +28,8 @@ _PROBE_EVERY = 64
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
     """The context as one of several sources expects it: with its own captures, and greedy, so that it draws nothing."""
     places = [capture.heads.index(head) for head in source.capture.heads]
-    outputs = context.prompt_outputs
-    return replace(
-        context,
-        sampling=Sampling(),
-        attention=(lambda: context.attention()[places]) if places else None,
-        prompt_outputs=outputs.top(source.capture.topk) if outputs is not None and source.capture.topk else None,
-    )
+    attention = (lambda: context.attention()[places]) if places else None
+    return replace(context, sampling=Sampling(), attention=attention)
 
 
 class WorthItsPrice(StoppingRule):
@@ -111,11 +107,6 @@ class OneTree(Drafter):
         Step size of the online fit; 0 keeps the weights as they are.
     observe : bool
         Keep what was judged in ``observed``, to fit the weights on.
-
-    Attributes
-    ----------
-    expected, drafted : float, int
-        Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
     """
 
     def __init__(
@@ -153,9 +144,10 @@ class OneTree(Drafter):
         self.replays = "never" if any(source.replays == "never" for source in sources.values()) else "any"
         self._tree = MergedTree(len(order), room)
         self._bits = 1 << np.arange(len(order))
-        self._labels = _Labels(order)
+        # By a set of sources as bits: their names in one string, made when it is first needed.
+        self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
         self._visited, self._outcomes = np.zeros((2, room + 1), np.int64)
-        self.observed = Judged.none()
+        self.observed = Judged()
         self._forget()
 
     def __repr__(self) -> str:
@@ -168,6 +160,7 @@ class OneTree(Drafter):
         self.weights = self.probabilities.weights.copy()
         # As much as a hundred judged nodes say by themselves: the fit is not unlearned at the first surprise.
         self._scale = np.full(len(self.weights), 10.0)
+        #: Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
         self.expected, self.drafted = 1.0, 0
         self._steps = 0
 
@@ -200,9 +193,7 @@ class OneTree(Drafter):
                 source.rule.price = self.prices.drafted_token + self._curve[wider] - self._curve[wider - 1]
             draft = source.propose(self._views[name], limit)
             if draft.passengers is not None:
-                raise ValueError(
-                    f"the draft of the source {name!r} has passengers; a merged draft has no place for them"
-                )
+                raise ValueError(f"the draft of the source {name!r} has passengers, which a merged draft cannot hold")
             shares = [1.0] * len(draft) if draft.scores is None else draft.scores
             if drawing:
                 shares = np.cumprod(source.confidence)
@@ -214,7 +205,7 @@ class OneTree(Drafter):
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
         scores = tree.probability[nodes]
         self.expected = 1.0 + float(scores.sum())
-        labels = [self._labels[mask] for mask in (tree.proposed[nodes] @ self._bits).tolist()]
+        labels = [self._labels(mask) for mask in (tree.proposed[nodes] @ self._bits).tolist()]
         chosen = DraftTree.unchecked(tokens, parents)
         return chosen.annotated(scores=scores.tolist(), sources=labels)
 
@@ -262,14 +253,3 @@ class OneTree(Drafter):
         self._context, self._views = None, {}
         for source in self.sources.values():
             source.finish()
-
-
-class _Labels(dict):
-    """By a set of sources as bits: their names in one string, made when it is first needed."""
-
-    def __init__(self, names: list[str]):
-        self.names = names
-
-    def __missing__(self, bits: int) -> str:
-        self[bits] = ", ".join(name for place, name in enumerate(self.names) if bits >> place & 1)
-        return self[bits]

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ MERGING = "merging"
 
 
 def _price(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} is {value!r}; expected a finite number, 0 or more")
 
 
@@ -42,7 +43,7 @@ class PassPrices:
 
     def __post_init__(self) -> None:
         for width, price in self.widths.items():
-            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
                 raise ValueError(f"a width is {width!r}; expected a whole number of tokens, 1 or more")
             _price(f"the price of {width} tokens", price)
         if not self.widths.get(1):
@@ -74,10 +75,10 @@ class PassPrices:
         """Write a JSON file that :meth:`load` reads."""
         about = {
             "name": self.name,
-            "widths": {str(width): price for width, price in self.widths.items()},
-            "step": self.step,
-            "drafted_token": self.drafted_token,
-            "drafting": dict(self.drafting),
+            "widths": {str(width): float(price) for width, price in self.widths.items()},
+            "step": float(self.step),
+            "drafted_token": float(self.drafted_token),
+            "drafting": {source: float(price) for source, price in self.drafting.items()},
         }
         with replacing(path) as aside:
             aside.write_text(json.dumps(about, indent=1) + "\n")
@@ -90,7 +91,7 @@ class PassPrices:
             widths = {int(width): price for width, price in about["widths"].items()}
             about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
             return cls(widths, about["step"], about["drafted_token"], about["name"], dict(about["drafting"]))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f'{path} holds no prices ({type(error).__name__}: {error}); expected JSON like {{"widths": {{"1": 1.0, '
                 '"16": 1.25}, "step": 0.0, "drafted_token": 0.1, "drafting": {"PLD": 0.01}}, as `python -m specdec_lib '

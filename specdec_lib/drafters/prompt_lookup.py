@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
-_VARIANTS = ("original", "transformers")
 #: Tokens that a match is followed back at most; longer ones count as this long.
 _LONGEST_MATCH = 32
 
@@ -40,18 +39,12 @@ class PromptLookup(Drafter):
         What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and Spec-Bench:
         the next shorter n-gram is tried; so it is where the continuation starts within the n-gram itself, or right after it.
         ``"transformers"``: the shorter continuation is drafted (there the default ``max_ngram`` is 2).
-
-    Attributes
-    ----------
-    source : int or None
-        Position that the last draft was copied from; None where nothing was drafted.
     """
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
-        if variant not in _VARIANTS:
-            raise ValueError(f"variant is {variant!r}; expected one of {', '.join(_VARIANTS)}")
+        self.variant = one_of("variant", variant, ("original", "transformers"))
         self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
-        self.variant = variant
+        #: Position that the last draft was copied from; None where nothing was drafted.
         self.source: int | None = None
 
     def start(self, context: Context) -> None:

@@ -17,13 +17,10 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.prompt_lookup import match_before
-
-AVERAGES = ("trailing", "printed")
-AGGREGATES = ("max", "sum")
 
 
 class _RankedLookup(Drafter):
@@ -123,10 +120,9 @@ class PromptLookupHidden(_RankedLookup):
         super().__init__(num_tokens, generated)
         if threshold is not None and not -1.0 <= threshold <= 1.0:
             raise ValueError(f"threshold is {threshold}; expected a cosine, -1 to 1, or None")
-        if average_over not in AVERAGES:
-            raise ValueError(f"average_over is {average_over!r}; expected one of {', '.join(AVERAGES)}")
         self.layer = whole("layer", layer, 0, "0 for the embeddings or the number of a block")
-        self.threshold, self.average, self.average_over = threshold, whole("average", average, 1), average_over
+        self.threshold, self.average = threshold, whole("average", average, 1)
+        self.average_over = one_of("average_over", average_over, ("trailing", "printed"))
         self.capture = Capture(layers=(self.layer,))
 
     def _candidates(self, places: list[int]) -> list[int]:
@@ -159,14 +155,8 @@ class PromptLookupHidden(_RankedLookup):
 class PromptLookupAttention(_RankedLookup):
     """PLD+ (a): the occurrence that induction heads attended to (equation 2, with the column it leaves out).
 
-    Parameters
-    ----------
-    heads : sequence of (int, int)
-        (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them. The paper uses 50.
-    aggregate : {"max", "sum"}
-        Over heads; the paper's choice is ``"max"`` (figure 3).
-    num_tokens, generated
-        As for :class:`PromptLookupHidden`.
+    ``heads`` are (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them, and the paper uses 50.
+    ``aggregate`` is "max" over heads, the paper's choice (figure 3), or "sum". The rest is as for :class:`PromptLookupHidden`.
     """
 
     def __init__(
@@ -176,9 +166,7 @@ class PromptLookupAttention(_RankedLookup):
         chosen = tuple((whole("block", block), whole("head", head)) for block, head in heads)
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"heads is {list(heads)!r}; expected one or more different (block, head) pairs, from 0")
-        if aggregate not in AGGREGATES:
-            raise ValueError(f"aggregate is {aggregate!r}; expected one of {', '.join(AGGREGATES)}")
-        self.heads, self.aggregate = chosen, aggregate
+        self.heads, self.aggregate = chosen, one_of("aggregate", aggregate, ("max", "sum"))
         self.capture = Capture(heads=chosen)
 
     def evidence(self, context: Context) -> Evidence:

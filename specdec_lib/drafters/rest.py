@@ -11,15 +11,11 @@ import numpy as np
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
-from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.datastores.trie import best_nodes, take_matches
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.suffix_decoding import check_vocabulary
-
-_SUBSAMPLES = ("lexicographic", "uniform")
-_SELECTIONS = ("exact", "released", "random")
 
 
 class _Room(NamedTuple):
@@ -80,11 +76,6 @@ class Rest(Drafter):
     rows : int, optional
         With the released selection, draft only this many of the paths it keeps, in arbitrary order: REST as DReSD's released
         code runs it, with ``max_ngram=64, min_ngram=3, rows=10``.
-
-    Attributes
-    ----------
-    last : Match
-        The match that the last proposal came from; shorter than ``min_ngram`` where nothing was drafted.
     """
 
     def __init__(
@@ -104,23 +95,18 @@ class Rest(Drafter):
         self.max_matches, self.choices = whole("max_matches", max_matches, 1), whole("choices", choices, 1)
         self.length, self.seed = whole("length", length, 1), whole("seed", seed)
         self.rows = None if rows is None else whole("rows", rows, 1)
-        self.subsample, self.selection = subsample, selection
-        for name, value, known in (("subsample", subsample, _SUBSAMPLES), ("selection", selection, _SELECTIONS)):
-            if value not in known:
-                raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        self.subsample = one_of("subsample", subsample, ("lexicographic", "uniform"))
+        self.selection = one_of("selection", selection, ("exact", "released", "random"))
         if self.min_ngram > self.max_ngram:
-            raise ValueError(
-                f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram no larger than max_ngram"
-            )
+            raise ValueError(f"min_ngram is {min_ngram}, max_ngram {max_ngram}; expected min_ngram <= max_ngram")
         if selection == "random" and self.choices < self.length:
-            raise ValueError(
-                f"choices is {choices}, length {length}; expected room for one continuation, choices >= length"
-            )
+            raise ValueError(f"choices is {choices}, length {length}; expected choices >= length, one continuation")
         if rows is not None and selection != "released":
             raise ValueError(f"rows is {rows} with selection {selection!r}; expected selection 'released', or no rows")
         if self.seed >= 2**63:
             raise ValueError(f"seed is {seed}; expected a whole number below 2**63")
         self.index = store if isinstance(store, SuffixIndex | ShardedSuffixIndex) else open_suffix_index(store)
+        #: The match that the last proposal came from; shorter than ``min_ngram`` where nothing was drafted.
         self.last = Match(0, 0, 0)
         taken = min(self.max_matches, max(1, self.index.entries))
         # The released rule looks at the whole trie.
@@ -130,7 +116,7 @@ class Rest(Drafter):
         self._room = _Room(*(np.zeros(shape, np.int32) for shape in shapes))
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.index.store, context)
+        check_vocabulary(self.index.store, context.vocabulary)
         self.last = Match(0, 0, 0)
 
     def evidence(self, context: Context) -> Evidence:

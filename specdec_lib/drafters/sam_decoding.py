@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
-from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters.suffix_decoding import automaton_of, check_vocabulary, store_of
+from specdec_lib.drafters.suffix_decoding import automaton_of, store_of
 
 
 class SamDecoding(WrappedDrafter):
@@ -20,14 +20,8 @@ class SamDecoding(WrappedDrafter):
     the auxiliary drafter drafts; the released code pads such drafts with token 0. In the text itself a match followed by fewer
     than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, as in the released code.
 
-    Parameters
-    ----------
-    auxiliary : Drafter
-        Drafts where matches are short: Token Recycling or EAGLE in the paper. It learns from every pass.
-    num_tokens : int
-        Longest chain; 39 and the root are the 40 tokens of the released code.
-    threshold, bias : int
-        Shortest match that is copied from, and how much longer one in the datastore must be.
+    The auxiliary is Token Recycling or EAGLE in the paper; it learns from every pass. A chain has at most ``num_tokens`` tokens: 39
+    and the root are the 40 of the released code.
     """
 
     # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.
@@ -48,7 +42,8 @@ class SamDecoding(WrappedDrafter):
         self._static = SuffixAutomaton() if self.store is None else automaton_of(self.store)
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.store, context)
+        if self.store is not None:
+            check_vocabulary(self.store, context.vocabulary)
         self._own, self._match = SuffixAutomaton(), (0, 0)
         super().start(context)
 

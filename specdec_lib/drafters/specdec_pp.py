@@ -13,15 +13,9 @@ from specdec_lib.heads.acceptance import AcceptanceHead
 class SpecDecPP(AdaptiveDraftModel):
     """Draft until the predicted probability that a drafted token is refused exceeds a threshold.
 
-    Parameters
-    ----------
-    threshold : float
-        h; the paper's setting for all data sets is 0.7.
-    check_newest : bool
-        False: stop by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged. True: by
-        the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
-    model, head, min_tokens, max_tokens, runtime
-        As for :class:`AdaptiveDraftModel`; the bounds are those of the released code (its option ``--bound 2 20``).
+    ``threshold`` is h, 0.7 for all data sets of the paper; the bounds on the length are those of the released code (its option
+    ``--bound 2 20``). It stops by Algorithm 2 and section 3.1, where the token drawn last is submitted without having been judged;
+    with ``check_newest`` by the text of section 3.2, which judges it too and takes one more pass of the draft model for that.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import math
 
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
-from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
@@ -24,15 +24,6 @@ def automaton_of(store: TokenStore) -> SuffixAutomaton:
     return automaton
 
 
-def check_vocabulary(store: TokenStore | None, context: Context) -> None:
-    """Refuse a store of another tokenizer than the target's."""
-    if store is not None and store.vocabulary > context.vocabulary:
-        raise ValueError(
-            f"the datastore {store.path} has {store.vocabulary} token ids, the target {context.vocabulary}: they do not "
-            "share a tokenizer; build a store for this model"
-        )
-
-
 def store_of(store: SuffixIndex | TokenStore | None) -> TokenStore | None:
     """The tokens of a datastore, with or without a suffix array."""
     return store.store if isinstance(store, SuffixIndex) else store
@@ -47,21 +38,8 @@ class SuffixDecoding(Drafter):
     is drafted unless a later one has a larger score. The released code forgets the oldest of so many outputs; here only
     :meth:`reset` forgets.
 
-    Parameters
-    ----------
-    factor, offset : float
-        Nodes allowed for each token of the match, and beyond it.
-    most : int
-        Most nodes of a tree.
-    depth : int
-        Longest match and draft together.
-    least : float
-        Smallest probability of a node.
-
-    Attributes
-    ----------
-    match : int
-        Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
+    A tree has at most ``most`` nodes, match and draft together at most ``depth`` tokens, and a node at least the probability
+    ``least``.
     """
 
     def __init__(
@@ -84,6 +62,7 @@ class SuffixDecoding(Drafter):
         self.store = store_of(store)
         self._known = [] if self.store is None else [automaton_of(self.store)]
         self._context: Context | None = None
+        #: Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
         self.match = 0
         self.reset()
 
@@ -91,7 +70,8 @@ class SuffixDecoding(Drafter):
         self._earlier = SuffixAutomaton()
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.store, context)
+        if self.store is not None:
+            check_vocabulary(self.store, context.vocabulary)
         self._context, self._own = context, SuffixAutomaton()
 
     def propose(self, context: Context, limit: int) -> DraftTree:

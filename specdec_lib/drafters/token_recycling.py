@@ -29,9 +29,7 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     above, products = [-1], [1]
     for depth, count in enumerate(levels, start=1):
         if not 1 <= count <= len(above) * width:
-            raise ValueError(
-                f"level {depth} has {count} nodes; expected 1 to {len(above) * width}, {width} for each above"
-            )
+            raise ValueError(f"level {depth} has {count} nodes; expected 1 to {len(above) * width}, {width} a parent")
         children = [
             (product * (rank + 1), place, rank) for place, product in enumerate(products) for rank in range(width)
         ]
@@ -58,30 +56,19 @@ class TokenRecycling(Drafter):
     Where a token stands at several nodes of one pass, its row is that of the last of them; the released code leaves that to the
     GPU. It also starts with a table of zeros, so that tokens never read propose token 0.
 
-    Parameters
-    ----------
-    levels : sequence of int
-        Nodes of the tree at each depth (:func:`template`).
-    width : int
-        Entries of a row (k).
-    from_prompt : bool
-        Fill the table from the target's outputs at the prompt's positions too. The published method does not.
+    ``levels`` are the nodes of the tree at each depth (:func:`template`), ``width`` the entries of a row (k).
     """
 
     replays = "never"
 
-    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, from_prompt: bool = False):
-        self.levels, self.width, self.from_prompt = tuple(levels), whole("width", width, 1), from_prompt
+    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8):
+        self.levels, self.width = tuple(levels), whole("width", width, 1)
         self._nodes = template(self.levels, self.width)
         self.capture = Capture(topk=self.width)
         self.reset()
 
     def reset(self) -> None:
         self.table: dict[int, np.ndarray] = {}
-
-    def start(self, context: Context) -> None:
-        if self.from_prompt:
-            self._learn(context.tokens[: context.prompt_length], context.prompt_outputs.tokens)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         """Fill the template from the table, level by level."""
@@ -105,8 +92,6 @@ class TokenRecycling(Drafter):
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         """Keep what the target found likely after the root and after every node, accepted or not."""
-        self._learn([outputs.root, *tree.tokens], outputs.tokens)
-
-    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
         # Copies row by row: a row must not keep the others of its pass alive.
-        self.table.update((token, row.copy()) for token, row in zip(tokens, likely, strict=True))
+        rows = zip([outputs.root, *tree.tokens], outputs.tokens, strict=True)
+        self.table.update((token, row.copy()) for token, row in rows)

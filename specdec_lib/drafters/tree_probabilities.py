@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,10 @@ _UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 
 
 @dataclass
 class Judged:
-    """For :meth:`TreeProbabilities.fitted`: features of each judged node's children, shape (children, :func:`width`), and the
-    child that was emitted, -1 for none."""
+    """Features of each judged node's children, (children, :func:`width`), and the child that was emitted, -1 for none."""
 
-    features: list[np.ndarray]
-    outcomes: list[int]
-
-    @classmethod
-    def none(cls) -> Judged:
-        return cls([], [])
+    features: list[np.ndarray] = field(default_factory=list)
+    outcomes: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -123,9 +118,8 @@ class TreeProbabilities:
             fitted_on = about["fitted_on"]
             if weights.dtype != np.float64 or weights.shape != (width(len(sources)),) or not np.isfinite(weights).all():
                 raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
-                f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with "
-                "`python -m specdec_lib fit-tree`"
+                f"{path} holds no weights of a tree ({type(error).__name__}: {error}); make them with fit-tree"
             ) from None
         return cls(sources, weights, fitted_on)

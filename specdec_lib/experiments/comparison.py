@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from specdec_lib.decoding.results import Generation
-from specdec_lib.experiments.recorded_runs import Recording, Runs
-
-
-class Divergence(NamedTuple):
-    """Where two outputs of one prompt part."""
-
-    prompt: str
-    turn: int
-    position: int
-
-
-class Comparison(NamedTuple):
-    """Outputs of one method compared with those of plain decoding: how many, their tokens, and the first difference of
-    each output that differs."""
-
-    prompts: int
-    tokens: int
-    divergences: list[Divergence]
+from specdec_lib.experiments.recorded_runs import Runs
 
 
 def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
@@ -34,20 +16,6 @@ def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
     return None if len(expected) == len(got) else min(len(expected), len(got))
 
 
-def compare(recordings: Sequence[Recording], runs: Runs) -> Comparison:
-    """Compare runs with the recorded plain ones, token for token; none at all is an error, or it would pass for lossless."""
-    if len(recordings) != len(runs) or not runs:
-        raise ValueError(
-            f"{len(recordings)} recordings and {len(runs)} runs; expected one run for each, and at least one"
-        )
-    parted = []
-    for recording, run in zip(recordings, runs, strict=True):
-        position = first_divergence(recording.trace.tokens, run.tokens)
-        if position is not None:
-            parted.append(Divergence(recording.prompt.id, recording.turn, position))
-    return Comparison(len(runs), sum(len(r.trace.tokens) for r in recordings), parted)
-
-
 def same_steps(a: Generation, b: Generation) -> bool:
     """Whether two runs proposed, accepted and emitted the same, step by step."""
     return a.tokens == b.tokens and [(s.tree, s.path, s.tokens) for s in a.steps] == [
@@ -55,17 +23,9 @@ def same_steps(a: Generation, b: Generation) -> bool:
     ]
 
 
-class Apart(NamedTuple):
+def apart(real: Runs, replayed: Runs) -> tuple[int, int, float]:
     """How far real runs are from their replays: runs of other tokens, runs of which some step drafted other nodes or accepted
-    others, and the largest difference between the scores of one node in runs of the same steps."""
-
-    texts: int
-    trees: int
-    scores: float
-
-
-def apart(real: Runs, replayed: Runs) -> Apart:
-    """Compare runs with replays of the same recordings, what is exact apart from what rounding moves.
+    others, and the largest difference between the scores of one node in runs of the same steps.
 
     A replay shows a drafter states of one pass over the whole text, a real run those of passes over single drafts. They are
     equal up to rounding, and so are scores that are made of them.
@@ -80,4 +40,4 @@ def apart(real: Runs, replayed: Runs) -> Apart:
         for one, other in zip(a.steps, b.steps, strict=True):
             pairs = zip(one.tree.scores or (), other.tree.scores or (), strict=True)
             scores = max([scores, *(abs(x - y) for x, y in pairs)])
-    return Apart(texts, trees, scores)
+    return texts, trees, scores

@@ -32,7 +32,7 @@ from specdec_lib.experiments.answers import Answer
 from specdec_lib.experiments.elsewhere import SWITCHED_ON
 from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.pass_widths import counted
+from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, in_state
 from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate
@@ -110,8 +110,9 @@ def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> l
     return recordings
 
 
-def copied_tokens(prompt: Sequence[int], answer: Sequence[int], run: int = COPIED_RUN) -> int:
-    """How many of an answer's tokens lie in ``run`` tokens in a row that stand in the prompt as well."""
+def copied_tokens(prompt: Sequence[int], answer: Sequence[int]) -> int:
+    """How many of an answer's tokens lie in :data:`COPIED_RUN` tokens in a row that stand in the prompt as well."""
+    run = COPIED_RUN
     known = {tuple(prompt[i : i + run]) for i in range(len(prompt) - run + 1)}
     copied, end = 0, 0
     for i in range(len(answer) - run + 1):

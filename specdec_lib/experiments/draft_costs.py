@@ -20,12 +20,13 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
-from specdec_lib.experiments import corpus
+from specdec_lib.experiments import stores
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.recorded_runs import Recording, Runs, prompts_of
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, ratio_of_rates
@@ -83,17 +84,13 @@ def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Seque
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
     """At least ``length`` tokens of modules of the standard library, repeated where they are too few, each below
     ``vocabulary``."""
-    text = "\n\n".join(module.text for module in corpus.stdlib_modules()[:12])
+    text = "\n\n".join(list(stores.stdlib_modules().values())[:12])
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 
 
 def drafting(
-    drafters: Mapping[str, Drafter],
-    tokens: Sequence[int],
-    lengths: Sequence[int],
-    width: int = 320,
-    steps: int = 200,
+    drafters: Mapping[str, Drafter], tokens: Sequence[int], lengths: Sequence[int], width: int = 320, steps: int = 200
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
     first sees one token more.
@@ -147,11 +144,7 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
 
 @torch.inference_mode()
 def capturing(
-    model: PreTrainedModel,
-    captures: Mapping[str, Capture],
-    lengths: Sequence[int],
-    draft: int = 10,
-    repeats: int = 20,
+    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
 ) -> list[dict[str, float]]:
     """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
 
@@ -159,7 +152,7 @@ def capturing(
     the device's own time on a GPU.
     """
     rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
-    vocabulary = model.get_input_embeddings().weight.shape[0]
+    vocabulary = vocabulary_size(model)
     with ExitStack() as opened:
         targets = {
             name: opened.enter_context(Target(model, max(lengths) + draft + 1, capture))
@@ -183,14 +176,7 @@ def capturing(
             clock.settle()
             for name, pairs in marks.items():
                 spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
-                rows.append(
-                    {
-                        "tokens": length,
-                        "capture": name,
-                        "median_ms": float(np.median(spent)),
-                        "all_ms": spent,
-                    }
-                )
+                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent)), "all_ms": spent})
     return rows
 
 

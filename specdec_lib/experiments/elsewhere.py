@@ -14,7 +14,7 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
         "llama.cpp": "llama-server --spec-type ngram-simple",
     },
     "REST": {
-        "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)",
+        "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)"
     },
     "SuffixDecoding": {
         "vLLM": '--speculative-config \'{"method": "suffix", "num_speculative_tokens": 32}\' (needs arctic-inference)',
@@ -28,19 +28,11 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
     },
     "SpecDec++": {
         "transformers": "assistant_model=draft with draft.generation_config.assistant_confidence_threshold (stops by the "
-        "draft's own probability, not by a trained head)",
+        "draft's own probability, not by a trained head)"
     },
     "EAGLE": {
         "vLLM": '--speculative-config \'{"method": "eagle", "model": "HEAD", "num_speculative_tokens": 5}\'',
         "SGLang": "--speculative-algorithm EAGLE --speculative-draft-model-path HEAD",
     },
-    "Medusa": {
-        "vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\'',
-    },
+    "Medusa": {"vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\''},
 }
-
-
-def how_to(method: str) -> list[str]:
-    """A line a program: how a method is switched on there."""
-    known = SWITCHED_ON.get(method, {})
-    return [f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS]

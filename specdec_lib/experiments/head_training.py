@@ -1,4 +1,4 @@
-"""Record a target's answers and train heads that draft (Medusa, Hydra, EAGLE) on them."""
+"""Record a target's answers, and train on them the acceptance head of SpecDec++ and the heads that draft: Medusa, Hydra, EAGLE."""
 
 from __future__ import annotations
 
@@ -6,24 +6,100 @@ import json
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments.acceptance_training import TASKS, parted, training_prompts
-from specdec_lib.files import write_atomic
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.tasks import choosing_prompts
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.acceptance_data import examples, generate_data
 from specdec_lib.heads.answers import record_answers
 from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead
+from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Beside the files of the heads: how often each kind was right on held-out answers.
-SUMMARY = "accuracies.json"
+#: Tokens of the longest prompt to train on.
+LONGEST = 700
+
+
+class Asked(NamedTuple):
+    """Which prompts are answered, so many of each task, and how long an answer is at most, in tokens."""
+
+    tasks: Sequence[str]
+    per_task: int
+    max_new_tokens: int
+
+
+def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], per_task: int) -> list[list[int]]:
+    """First turns of prompts of at most :data:`LONGEST` tokens to train on, the tasks in turn."""
+    by_task = [[render(p, tokenizer) for p in choosing_prompts([task], per_task)] for task in tasks]
+    turns = [group[i] for i in range(per_task) for group in by_task if i < len(group)]
+    return [ids for ids in turns if len(ids) <= LONGEST]
+
+
+def parted(responses: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Responses to train on, and those held out to choose the epoch by: at least one, by a fixed permutation, because every n-th
+    one misses some of the tasks that :func:`training_prompts` takes in turn."""
+    drawn = np.random.default_rng(0).permutation(len(responses))
+    held_out = set(drawn[: max(1, round(len(responses) / 10))].tolist())
+    return (
+        [r for i, r in enumerate(responses) if i not in held_out],
+        [r for i, r in enumerate(responses) if i in held_out],
+    )
+
+
+def _about(asked: Asked, began: float, model: PreTrainedModel) -> dict[str, Any]:
+    """What a head's story says of its training."""
+    return {
+        "tasks": list(asked.tasks),
+        "prompts_per_task": asked.per_task,
+        "max_new_tokens": asked.max_new_tokens,
+        "seconds": time.perf_counter() - began,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": model.device.type,
+    }
+
+
+def train_acceptance_heads(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    settings: Training,
+    asked: Asked,
+    labels: str,
+    mixing: float | None,
+    sees_confidence: bool,
+    seeds: int,
+) -> tuple[list[AcceptanceHead], int, int]:
+    """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit ``seeds`` heads to them; also
+    the numbers of tokens that they are fitted to and of prompts.
+
+    All are fitted to the same examples: the seed of ``settings`` draws the prompts and the mixtures, it and those after it
+    choose the first weights and the order of the examples.
+    """
+    prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
+    responses = generate_data(target, draft, prompts, folder, Sampling(), labels, asked.max_new_tokens, PromptLookup())
+    fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
+    about, own, trained = json.loads((folder / "about.json").read_text()), fingerprint(draft), []
+    for seed in range(settings.seed, settings.seed + seeds):
+        began = time.perf_counter()
+        head = train(fit, chosen_by, replace(settings, seed=seed), draft=own, sees_confidence=sees_confidence)
+        head.story |= {"data": about, "mixing": mixing, "mean_acceptance": float(fit.acceptance.mean())}
+        head.story |= _about(asked, began, draft)
+        trained.append(head)
+    return trained, len(fit), len(prompts)
 
 
 def train_kinds(
@@ -31,63 +107,27 @@ def train_kinds(
     tokenizer: PreTrainedTokenizerBase,
     data: Path,
     out: Path,
-    kinds: Sequence[str] = tuple(KINDS),
-    settings: HeadTraining = HeadTraining(),
-    *,
-    tasks: Sequence[str] = TASKS,
-    per_task: int = 80,
-    max_new_tokens: int = 128,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    progress: bool = True,
+    settings: HeadTraining,
+    asked: Asked,
+    kinds: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, DraftHead]:
-    """Train heads of some kinds on one recording of greedy answers, and write ``<kind>.safetensors`` and :data:`SUMMARY`.
+    """Train heads of some kinds on one recording of greedy answers, and write ``<kind>.safetensors``.
 
     A tenth of the answers is held out, to choose the epoch and to measure accuracies. ``data`` is the folder of the answers,
-    where a later call goes on; ``options`` are, by kind, for its ``for_target``.
+    where a later call goes on; ``kinds`` has by kind the options of its ``for_target``.
     """
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise ValueError(f"kind is {unknown[0]!r}; expected one of {', '.join(KINDS)}")
-    prompts = training_prompts(tokenizer, tasks, per_task)
-    answers = record_answers(target, prompts, data, Sampling(), max_new_tokens, PromptLookup(), progress=progress)
-    texts, held_out = (read_by(target, part, progress) for part in parted(answers))
+    prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
+    answers = record_answers(target, prompts, data, Sampling(), asked.max_new_tokens, PromptLookup())
+    texts, held_out = (read_by(target, part) for part in parted(answers))
     out.mkdir(parents=True, exist_ok=True)
     made = {}
-    for kind in kinds:
+    for kind, options in kinds.items():
         began = time.perf_counter()
-        head = _new(kind, target, settings.seed, (options or {}).get(kind, {}))
-        train_heads(head, target, texts, held_out, settings, progress)
-        head.story |= {
-            "tasks": list(tasks),
-            "prompts_per_task": per_task,
-            "max_new_tokens": max_new_tokens,
-            "seconds": time.perf_counter() - began,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "device": target.device.type,
-        }
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            head = KINDS[kind].for_target(target, **options)
+        train_heads(head, target, texts, held_out, settings)
+        head.story |= _about(asked, began, target)
         head.save(out / f"{kind}.safetensors")
-        _summarise(out / SUMMARY, head, fingerprint(target))
         made[kind] = head
     return made
-
-
-def _new(kind: str, target: PreTrainedModel, seed: int, options: Mapping[str, Any]) -> DraftHead:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return KINDS[kind].for_target(target, **options)
-
-
-def _summarise(path: Path, head: DraftHead, target: str) -> None:
-    """Write a kind's accuracies beside those of the other kinds of the same target."""
-    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    kinds = held.get("kinds", {}) if held.get("target") == target else {}
-    kinds[head.kind] = {
-        "parameters": sum(weights.numel() for weights in head.parameters()),
-        "predictions": head.story["predictions"],
-        "epochs": head.story["epoch_kept"],
-        "top1": [row[0] for row in head.story["accuracies"]],
-        "top10": [round(sum(row), 4) for row in head.story["accuracies"]],
-    }
-    write_atomic(path, json.dumps({"target": target, "kinds": kinds}, indent=1, sort_keys=True) + "\n")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec_lib.datastores.ray_data import PIECE_BYTES
 from specdec_lib.experiments.stores import LARGEST_FILE, key_of
 
 #: Smaller files hold little but a licence.
@@ -73,10 +72,6 @@ class PackageFiles:
         ends = np.cumsum([file.size for file in self.files])
         cuts = np.searchsorted(ends, [self.bytes * i / count for i in range(1, count)], side="left")
         return [PackageFiles(self.files[a:b]) for a, b in zip([0, *cuts], [*cuts, len(self.files)], strict=True)]
-
-    def pieces(self) -> list[PackageFiles]:
-        """The files in parts that one task of Ray Data reads each."""
-        return self.split(-(-self.bytes // PIECE_BYTES))
 
 
 def _installed(root: Path) -> Iterator[PackageFile]:

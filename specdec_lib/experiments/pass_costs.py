@@ -1,4 +1,4 @@
-"""What a pass of a model over several tokens costs: measured by width, and read off between the widths."""
+"""What a pass of a model over several tokens costs: measured by width, read off between the widths, and summed over runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments.statistics import Counts
+from specdec_lib.methods import Method
 
 #: Ways of running a pass: those of :class:`specdec_lib.decoding.runtime.Runtime`, and without one.
 RUNTIMES = ("eager", "static", "graph")
@@ -45,12 +49,7 @@ def warm(device: torch.device, run: Callable[[], Any]) -> None:
 
 @torch.inference_mode()
 def step_samples(
-    model: PreTrainedModel,
-    context: int,
-    runtime: str = "eager",
-    widths: Sequence[int] = WIDTHS,
-    repeats: int = 20,
-    capture: Capture = Capture(),
+    model: PreTrainedModel, context: int, runtime: str = "eager", widths: Sequence[int] = WIDTHS, repeats: int = 20
 ) -> dict[int, list[float]]:
     """Milliseconds of the target's pass over chains of draft tokens, by width, in the order of the rounds.
 
@@ -64,7 +63,7 @@ def step_samples(
     held = None if runtime == "eager" else Runtime(model, slots, runtime, widths)
     trees = {width: DraftTree.chain(chain_of(model, width - 1)) for width in widths}
     marks: dict[int, list[tuple]] = {width: [] for width in widths}
-    with Target(model, slots, capture, slots, held) as target:
+    with Target(model, slots, Capture(), slots, held) as target:
         clock = clock_of(target.devices)
         target.extend(chain_of(model, slots - widths[0]))
         warm(target.device, lambda: target.verify(5, EMPTY))
@@ -87,3 +86,23 @@ def step_seconds(times: Mapping[int, float], width: int) -> float:
         low, high = known[-2:]
         return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
     return float(np.interp(width, known, [times[w] for w in known]))
+
+
+def units(method: Method, step: Step) -> int:
+    """What a step's drafting is priced by: the step itself, its drafted tokens or its levels (``Method.price``)."""
+    return {"step": 1, "token": step.drafted, "level": step.tree.depth}[method.price]
+
+
+def price_of(run: Generation, prices: PassPrices, asked: Sequence[str] = ()) -> float:
+    """What a run's passes and steps cost, its prefill left out; with ``asked`` also what it costs to ask these sources at each
+    step."""
+    widths = np.array([step.width for step in run.steps], np.int64)
+    if not len(widths):
+        return 0.0
+    curve = prices.curve(int(widths.max()))
+    return float(curve[widths - 1].sum()) + prices.step_of(*asked) * len(widths)
+
+
+def counted(runs: Sequence[Generation], prices: PassPrices, asked: Sequence[str] = ()) -> Counts:
+    """Tokens after the first and price, run by run: what a rate in tokens per price of a pass over one token is made of."""
+    return Counts([len(run.tokens) - 1 for run in runs], [price_of(run, prices, asked) for run in runs])

@@ -28,6 +28,10 @@ FILES = {
 }
 COMPLETION = "code completion"
 TASKS = (*FILES, COMPLETION)
+#: The five input-guided tasks of PLD+ (section 5.1), and those of them whose answers copy: on their choosing half heads and
+#: layer are chosen.
+INPUT_GUIDED = ("summarisation", "code editing", "short text editing", "long text editing", "conversation")
+COPYING = INPUT_GUIDED[:4]
 #: Which of a document's two tasks is which.
 _OF_DOCUMENT = {"summarisation": "summary", "question answering": "question"}
 HUMANEVAL = Member(

@@ -26,10 +26,10 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel
 from specdec_lib.experiments import statistics
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop, pooled
+from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
-from specdec_lib.models.loading import load_model
+from specdec_lib.models.loading import load_model, placed
 
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
@@ -41,10 +41,7 @@ ONE_THREAD = 50_000_000
 
 
 def load_pair(
-    target: str | Path,
-    draft: str | Path,
-    device: str = "auto",
-    dtype: str = "auto",
+    target: str | Path, draft: str | Path, device: str = "auto", dtype: str = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
 
@@ -55,6 +52,7 @@ def load_pair(
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
+        placed(draft)  # one that is not there is told before the target is loaded
         model, tokenizer = load_model(target, device, dtype)
         small, other = load_model(draft, device, dtype)
     finally:
@@ -94,9 +92,7 @@ def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence
 
 
 def each_turn(
-    prompt: Prompt,
-    tokenizer: PreTrainedTokenizerBase,
-    answer: Callable[[list[int]], Any],
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int]], Any]
 ) -> Iterator[tuple[int, Any]]:
     """Yield each turn's number and what ``answer`` gives for its token ids (a run with ``tokens``), in order: each turn has the
     answers before it in its history."""
@@ -149,10 +145,7 @@ def record_prompts(
 
 
 def in_state(
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str,
-    run: Callable[[Recording], Generation],
+    recordings: Sequence[Recording], drafter: Drafter | None, state: str, run: Callable[[Recording], Generation]
 ) -> list[Generation]:
     """Run recordings in order, ``drafter`` being the one that ``run`` decodes with. Each run says its ``state``.
 
@@ -173,10 +166,7 @@ def _check_state(state: str) -> None:
 
 
 def run_again(
-    model: PreTrainedModel,
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str = "cold",
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
 ) -> list[Generation]:
     """Decode the recorded prompts for real, with ``drafter``, under the recorded limits and sampling.
 
@@ -198,14 +188,12 @@ def replay_all(recordings: Sequence[Recording], drafter: Drafter | None, state: 
     return in_state(recordings, drafter, state, lambda recording: replay(recording.trace, drafter))
 
 
-def replay_each(
-    recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None], jobs: int | None = None
-) -> dict[str, list[Generation]]:
+def replay_each(recordings: Sequence[Recording], drafters: Mapping[str, Drafter | None]) -> dict[str, list[Generation]]:
     """By name what :func:`replay_all` does with each drafter from cold starts, on all cores.
 
     Draft times are those of cores that share their memory: measure times with :func:`replay_all`.
     """
-    return _each(replay_all, recordings, drafters, {}, jobs)
+    return _each(replay_all, recordings, drafters, {})
 
 
 def run_each_again(
@@ -246,10 +234,7 @@ def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) ->
 
 
 def runs_of(
-    model: PreTrainedModel,
-    recordings: Sequence[Recording],
-    drafter: Drafter | None,
-    state: str = "cold",
+    model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
 ) -> list[Generation]:
     """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere."""
     if can_be_replayed(recordings, drafter):
@@ -295,9 +280,7 @@ class _Remembering(Drafter):
 
 
 def sweep_draft_model(
-    recordings: Sequence[Recording],
-    draft: PreTrainedModel,
-    lengths: Sequence[int],
+    recordings: Sequence[Recording], draft: PreTrainedModel, lengths: Sequence[int]
 ) -> dict[int, list[Generation]]:
     """Replay a draft model on greedy recordings at every draft length K, drafting no token twice.
 
@@ -356,11 +339,6 @@ def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recordin
     return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
 
 
-def metric(runs: Runs, name: str) -> float:
-    """A pooled metric by name; NaN where there are no runs."""
-    return pooled(runs)[name] if runs else float("nan")
-
-
 def interval(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:
     """A pooled metric of the runs of these recordings, with its 95 % interval over prompts."""
     return statistics.pooled_rate(counts(runs, name), prompts_of(recordings))
@@ -387,11 +365,3 @@ def kept_by_depth(runs: Runs, recordings: Sequence[Recording], depths: int) -> l
         )
         for depth in range(depths)
     ]
-
-
-def over_lengths(
-    sweep: Mapping[int, Runs], recordings: Sequence[Recording], name: str, keep: Callable[[Recording], bool]
-) -> tuple[list[int], list[Interval]]:
-    """Draft lengths of a sweep in order; a pooled metric at each, over the recordings ``keep`` chooses."""
-    lengths, own = sorted(sweep), [recording for recording in recordings if keep(recording)]
-    return lengths, [interval(select(sweep[length], recordings, keep), own, name) for length in lengths]

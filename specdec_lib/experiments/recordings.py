@@ -31,7 +31,7 @@ from specdec_lib.decoding.generate import end_tokens, record
 from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, token_ids, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
@@ -100,7 +100,8 @@ def record_once(
                 decoded.add(key)
             if capture == Capture():
                 limits = Limits(max_new_tokens, end_tokens(model, None), context_limit(model))
-                return Trace(list(ids), known.tokens, sampling, vocabulary_size(model), limits, known.finish_reason)
+                about = sampling, vocabulary_size(model), limits, known.finish_reason
+                return Trace(list(ids), known.tokens, *about, token_ids=token_ids(model))
             trace, written = record_known(model, ids, *known, sampling, max_new_tokens, capture)
             compare(model, prompt, ids, known, written, sampling)
             return trace

@@ -76,11 +76,7 @@ def rate(
 
 
 def ratio(
-    runs: pd.DataFrame,
-    ours: str,
-    theirs: str,
-    value: tuple[str, str] = PER_PASS,
-    by: str | Sequence[str] = (),
+    runs: pd.DataFrame, ours: str, theirs: str, value: tuple[str, str] = PER_PASS, by: str | Sequence[str] = ()
 ) -> Interval | dict[object, Interval]:
     """One method's rate over another's on the outputs that both have; as :func:`rate` otherwise."""
     for method in (ours, theirs):

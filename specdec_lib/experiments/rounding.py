@@ -25,6 +25,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.sampling import Sampling, distribution
+from specdec_lib.decoding.served_models import input_device
 from specdec_lib.experiments.comparison import first_divergence
 
 #: Rounding errors by which a choice may be missed: one on either side of the comparison, and room for blocks
@@ -93,11 +94,7 @@ def margin(logits: torch.Tensor, sampling: Sampling, position: int) -> float:
 
 
 def explain(
-    exact: torch.Tensor,
-    rounded: torch.Tensor,
-    sampling: Sampling,
-    position: int,
-    tokens: tuple[int, int],
+    exact: torch.Tensor, rounded: torch.Tensor, sampling: Sampling, position: int, tokens: tuple[int, int]
 ) -> tuple[float, float]:
     """How far a choice of two ``tokens`` was missed, and the rounding error there, in logits (greedy) or probability (sampled).
 
@@ -131,7 +128,7 @@ class Judge:
 
     @torch.inference_mode()
     def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-        return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0, -1].double().cpu()
+        return model(torch.tensor([tokens], device=input_device(model)), use_cache=False).logits[0, -1].double().cpu()
 
     def __call__(
         self,

@@ -8,6 +8,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,7 @@ from specdec_lib.datastores.store_files import VERSION
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import vocabulary_size
-from specdec_lib.experiments.corpus import stdlib_modules
+from specdec_lib.decoding.served_models import input_device, vocabulary_size
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import sha256
@@ -43,6 +43,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Largest file of a package that is taken, in bytes: larger ones are tables and generated code.
 LARGEST_FILE = 400_000
+#: Folders of the standard library that are not sources like the rest.
+_SKIPPED = {"site-packages", "dist-packages", "__pycache__", "lib2to3", "bad_coding", "encodings", "test_lib2to3"}
 #: How often one looks whether another process has built a store, in seconds.
 LOOK_SECONDS = 0.2
 
@@ -75,10 +77,35 @@ def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> P
     return folder
 
 
+@cache
+def stdlib_modules() -> dict[str, str]:
+    """The text of every readable source file of the standard library by its dotted name, in order of name; FileNotFoundError if
+    this Python has none."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _SKIPPED.intersection(relative.parts):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue
+        if len(text) > 200:
+            modules[".".join(relative.with_suffix("").parts)] = text
+    if not modules:
+        raise FileNotFoundError(
+            f"no Python sources under {root}: this Python was installed without the text of "
+            "its standard library; use one that has it (python.org, conda or a distribution)"
+        )
+    return modules
+
+
 def stdlib_texts() -> Texts:
     """Modules of the standard library, in an order that mixes its packages."""
-    modules = sorted(stdlib_modules(), key=lambda module: hashlib.sha256(module.name.encode()).hexdigest())
-    return Texts(lambda: (module.text for module in modules), key_of(*(module.text for module in modules)))
+    modules = stdlib_modules()
+    texts = [modules[name] for name in sorted(modules, key=lambda name: hashlib.sha256(name.encode()).hexdigest())]
+    return Texts(lambda: iter(texts), key_of(*texts))
 
 
 def chat_texts() -> Texts:
@@ -147,7 +174,6 @@ def text_store(
             tokenizer,
             sources=[{"name": name}],
             max_tokens=max_tokens,
-            short_documents="skip",
             progress=False,
         ),
     )
@@ -207,7 +233,6 @@ def _ids_store(
             folder,
             read(),
             vocabulary,
-            short_documents="skip",
             progress=False,
             finish=lambda unfinished: build_suffix_array(unfinished, progress=False),
             **about,
@@ -220,7 +245,7 @@ def _answer(
     model: PreTrainedModel, batch: list[list[int]], sampling: Sampling, max_new_tokens: int, pad: int, seed: int
 ) -> list[list[int]]:
     """Prompt and response of each request, the end token included and padding left out."""
-    width, device, vocabulary = max(map(len, batch)), model.device, draft_vocabulary(model)
+    width, device, vocabulary = max(map(len, batch)), input_device(model), draft_vocabulary(model)
     read = [vocabulary.to_draft([pad] * (width - len(row)) + row) for row in batch]
     ids = torch.tensor(read, device=device)
     seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device)

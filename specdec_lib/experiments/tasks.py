@@ -92,7 +92,7 @@ def _load_own(name: str, limit: int | None, options: dict[str, Any]) -> list[Pro
 
 
 def _whole(name: str, value: Any, none: str) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+    if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__") or value < 0):
         raise ValueError(f"{name} is {value!r}; expected a whole number of 0 or more, or None for {none}")
 
 

@@ -17,11 +17,13 @@ from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
-from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.served_models import decoder_config, input_device
 from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import input_guided, prompts, stores
+from specdec_lib.experiments import prompts, stores
+from specdec_lib.experiments.metrics import pooled
+from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -31,7 +33,7 @@ from specdec_lib.models.fingerprint import fingerprint
 
 def companions(target: PreTrainedModel) -> Path:
     """The folder of what was trained for a target; for a target that nothing ships for, SmolLM2's, whose heads it refuses."""
-    about = paths.POCKET / "heads" / "accuracies.json"
+    about = paths.POCKET / "pld_plus.json"
     own = about.is_file() and json.loads(about.read_text(encoding="utf-8"))["target"] == fingerprint(target)
     return paths.POCKET if own else paths.SMOLLM2
 
@@ -90,7 +92,7 @@ class ModelPair:
 
             index = stores.dense_index(states, part)
         except ImportError:
-            index = ExactIndex(states, part.store, device=self.target.device)
+            index = ExactIndex(states, part.store, device=input_device(self.target))
         self.notes["dense states"] = len(index)
         return index
 
@@ -140,13 +142,15 @@ class ModelPair:
 
     def choose_heads(self, count: int = 8, per_task: int = 8, max_new_tokens: int = 64) -> None:
         """Choose PLD+'s layer and ``count`` heads on prompts of the choosing half, and note them."""
-        asked = prompts.load("choose", input_guided.CALIBRATION, per_task)
+        asked = prompts.load("choose", prompts.COPYING, per_task)
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
         tuned = record_once(self.target, self.tokenizer, asked, None, max_new_tokens, everything)
         credited = induction.credited(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
-        self.notes["layer"] = input_guided.best_layer(tuned, lambda i: PromptLookupHidden(i, short), layers)
+        runs = {i: replay_all(tuned, PromptLookupHidden(i, short)) for i in layers}
+        rates = {i: pooled(own)["tokens_per_forward"] for i, own in runs.items()}
+        self.notes["layer"] = max(layers, key=lambda i: (rates[i], -i))  # the lowest among equals
         self.notes["heads"] = list(credited.top(min(count, len(credited.ranked()))))
 
     def length(self, method: str) -> int:

@@ -20,12 +20,15 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.compiled import compiled
 from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.sampling import not_numbers
+from specdec_lib.decoding.served_models import input_device
 from specdec_lib.heads import head_files
 from specdec_lib.models.fingerprint import fingerprint
 
 COMMAND = "python -m specdec_lib train-acceptance-head"
 #: Confidences are kept this far from 0 and 1 before their log-odds are taken.
 EDGE = 1e-6
+NO_STATES = "the draft model's states hold NaN or infinity"
 
 
 class ResidualBlock(nn.Module):
@@ -115,9 +118,7 @@ class AcceptanceHead(nn.Module):
         own = fingerprint(model)
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"
-            raise ValueError(
-                f"the acceptance head was trained for {made}, this one has {own[:12]}; train a head for it: {COMMAND}"
-            )
+            raise ValueError(f"the acceptance head was trained for {made}, not {own[:12]}; train one: {COMMAND}")
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
@@ -135,21 +136,13 @@ class AcceptanceHead(nn.Module):
         head = head_files.load(path, "acceptance_head", make, COMMAND)
         if model is not None:
             head.check(model)
-            head.to(model.device)
+            head.to(input_device(model))
         return head
-
-
-def not_numbers() -> FloatingPointError:
-    """The error for states of a draft model that hold NaN or infinity."""
-    return FloatingPointError(
-        "the draft model's states hold NaN or infinity: its weights may be damaged, or too large for "
-        "their type (try dtype='bfloat16' or 'float32')"
-    )
 
 
 def _checked(values: torch.Tensor) -> torch.Tensor:
     if not bool(values.isfinite().all()):
-        raise not_numbers()
+        raise not_numbers(NO_STATES)
     return values
 
 
@@ -201,9 +194,7 @@ class Examples:
             if values is None:
                 continue
             if values.shape != self.states.shape[:1]:
-                raise ValueError(
-                    f"{name} has shape {tuple(values.shape)}; expected one entry for each of {len(self.states)} states"
-                )
+                raise ValueError(f"{name} has shape {tuple(values.shape)}; expected ({len(self.states)},)")
             wrong = values[~((values >= 0) & (values <= 1))]
             if len(wrong):
                 raise ValueError(f"{name} holds {float(wrong[0])}; expected probabilities in [0, 1]")

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import decoder_config, input_device, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.answers import Answer, kept
@@ -42,13 +43,8 @@ class Response(Answer):
 
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.Tensor:
-    ids = torch.tensor([tokens], device=model.device)
+    ids = torch.tensor([tokens], device=input_device(model))
     return model(ids, use_cache=False).logits[0, start - 1 : -1].float().cpu()
-
-
-def _check_labels(labels: str) -> None:
-    if labels not in LABELS:
-        raise ValueError(f"labels is {labels!r}; expected one of {', '.join(LABELS)}")
 
 
 def label(
@@ -64,7 +60,7 @@ def label(
     With ``labels="decoding"`` tokens are drawn and judged under the distributions that are decoded with: with greedy decoding
     each Y_i is the draft's first choice, accepted or not. With ``"raw"``, as released, under both models' own at temperature 1.
     """
-    _check_labels(labels)
+    one_of("labels", labels, LABELS)
     text, start = [*prompt, *tokens], len(prompt)
     p_logits = _logits(target, start, text)[:, : vocabulary_size(target)]
     known = draft_vocabulary(draft).within(p_logits.shape[-1])
@@ -106,7 +102,7 @@ def generate_data(
     Prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``. ``drafter`` is one that does not change the tokens
     (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
     """
-    _check_labels(labels)
+    one_of("labels", labels, LABELS)
 
     def respond(number: int, prompt: list[int]) -> Response:
         own = replace(sampling, seed=sampling.seed + number)

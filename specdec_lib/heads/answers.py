@@ -112,9 +112,7 @@ def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     shards = _paths(Path(folder), json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
     missing = [path.name for path in shards if not path.exists()]
     if missing:
-        raise FileNotFoundError(
-            f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); go on with what began it"
-        )
+        raise FileNotFoundError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); record them")
     return [answer for path in shards for answer in _load(kind, path)]
 
 

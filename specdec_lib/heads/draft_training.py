@@ -95,9 +95,7 @@ class Batch:
         return cls(tokens.to(device), states, where.to(device), lengths.to(device))
 
     def ahead(self, depth: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Whether the token of that depth is there for each position, and for those where it is the token, int64 (m,), and the
-        state that the target predicts it from, float32 (m, d).
-        """
+        """Where the token of that depth is there, bool; those tokens, int64 (m,); the states they are predicted from, (m, d)."""
         rows, places = self.where.nonzero(as_tuple=True)
         there = places + 1 + depth < self.lengths[rows]
         rows, places = rows[there], places[there]
@@ -148,9 +146,7 @@ def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: Head
 
 @torch.no_grad()
 def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[float]]:
-    """By depth, whatever the depths above would have chosen: at what share of the places along texts the choice of each rank was
-    the text's token.
-    """
+    """By depth, as if those above were right: at what share of the places the choice of each rank was the text's token."""
     depths = head.depth or DEPTHS
     right, places = np.zeros((depths, min(RANKS, ends.vocabulary))), np.zeros(depths)
     for batch in _batches(texts, 1, ends.device):

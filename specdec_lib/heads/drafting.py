@@ -17,11 +17,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, vocabulary_size
+from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, device_of, vocabulary_size
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
-from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.models.fingerprint import fingerprint, weights_of
 
 COMMAND = "python -m specdec_lib train-heads"
 
@@ -32,18 +32,17 @@ class Ends:
     def __init__(self, model: PreTrainedModel):
         self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
         if self._output is None:
-            raise UnsupportedModel(
-                f"{type(model).__name__} has no output layer for heads to share; use another drafter"
-            )
+            raise UnsupportedModel(f"{type(model).__name__} has no output layer for the heads; use another drafter")
         weight, config = self._output.weight, decoder_config(model)
-        self.device, self.vocabulary = weight.device, vocabulary_size(model)
+        self.device, self.vocabulary = device_of(model, self._output), vocabulary_size(model)
+        self._embeds_on = device_of(model, self._embeddings)
         self.width = config.hidden_size
         # Of an output layer in whole numbers its inputs' type is the model's.
         self.dtype = weight.dtype if weight.is_floating_point() else model.dtype
         self._cap = getattr(config, "final_logit_softcapping", None)
         self._factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
         with torch.no_grad():
-            some = self._embeddings(torch.arange(min(self.vocabulary, 1024), device=self._embeddings.weight.device))
+            some = self._embeddings(torch.arange(min(self.vocabulary, 1024), device=self._embeds_on))
             self._scale = float(some.float().square().mean().clamp_min(1e-12).rsqrt())
 
     @torch.no_grad()
@@ -52,18 +51,13 @@ class Ends:
 
         The published heads read them as they are, some fifty times smaller than the states; a short training cannot learn that.
         """
-        return (self._embeddings(tokens.to(self._embeddings.weight.device)) * self._scale).to(self.device)
+        return (self._embeddings(tokens.to(self._embeds_on)) * self._scale).to(self.device)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
         # Rows that pad the output layer are no tokens.
         logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float() * self._factor
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """Of the output layer, shape (vocabulary, d)."""
-        return self._output.weight
 
 
 @dataclass(frozen=True)
@@ -106,13 +100,13 @@ class DraftHead(nn.Module, ABC):
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
         """New heads for a target; ``own_vocabulary`` gives each depth an output layer of its own, which begins as the target's."""
-        ends = Ends(model)
+        ends, weight = Ends(model), weights_of(model.get_output_embeddings())
         if own_vocabulary:
-            options["vocabulary"] = len(ends.weight)
+            options["vocabulary"] = len(weight)
         head = cls(width=decoder_config(model).hidden_size, target=fingerprint(model), **options).to(ends.device)
         with torch.no_grad():
             for layer in getattr(head, "out", ()):
-                layer.weight.copy_(ends.weight)
+                layer.weight.copy_(weight)
         return head
 
     @abstractmethod
@@ -143,8 +137,7 @@ class DraftHead(nn.Module, ABC):
         if self.target != own:
             made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"
             raise ValueError(
-                f"the {self.kind} heads were trained for {made}, this one has {own[:12]}; train heads for it: "
-                f"{COMMAND} --kind {self.kind} --target ..."
+                f"the {self.kind} heads were trained for {made}, not {own[:12]}; train some: {COMMAND} --kind {self.kind}"
             )
 
     def save(self, path: str | Path) -> None:

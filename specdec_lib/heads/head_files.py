@@ -36,7 +36,7 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
             about = json.loads((file.metadata() or {})[key])
             weights = {name: file.get_tensor(name).float() for name in file.keys()}
         version = about["format"]
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path} holds no {what}; expected a file that their save() wrote") from None
     if version != FORMAT:
         raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train again: {command}")
@@ -48,7 +48,5 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
             raise ValueError(f"{broken} holds NaN or infinity")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         # torch lists missing tensors and wrong shapes over several lines.
-        raise ValueError(
-            f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train again: {command}"
-        ) from error
+        raise ValueError(f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train: {command}") from error
     return head.eval()

@@ -30,9 +30,7 @@ FORMAT = 1
 
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
-    """Where in the prompt the token at ``position`` was copied from: the same token with the longest common suffix, the last one
-    among equals; None if the prompt does not have it.
-    """
+    """The place in the prompt of the same token with the longest common suffix, the last among equals; None without one."""
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:
@@ -90,17 +88,15 @@ class InductionHeads:
             peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
             if not isinstance(made_for, str):
                 raise ValueError(f"its fingerprint is {made_for!r}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
-                f"{path} does not hold induction heads ({type(error).__name__}: {error}); identify the heads again"
+                f"{path} holds no induction heads ({type(error).__name__}: {error}); identify the heads again"
             ) from None
         own = fingerprint(model)
         if made_for != own:
-            raise ValueError(
-                f"{path} was made for another model ({made_for[:12]}, this one is {own[:12]}); identify the heads of this model"
-            )
+            raise ValueError(f"{path} is for model {made_for[:12]}, this one is {own[:12]}; identify its heads")
         if not all(a.shape == shape and np.isfinite(a).all() for a in (peaks, attention)):
-            raise ValueError(f"{path} does not hold induction heads of {shape} blocks and heads; identify them again")
+            raise ValueError(f"{path} holds no induction heads of {shape} blocks and heads; identify them again")
         return cls(peaks, attention, copied, own)
 
 
@@ -129,9 +125,7 @@ def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     peaks, weight, copied, runs = np.zeros(len(every)), np.zeros(len(every)), 0, 0
     for trace in traces:
         if trace.heads != every:
-            raise ValueError(
-                f"a run has attention rows of {len(trace.heads)} heads; expected all {len(every)}, in order: every_head(model)"
-            )
+            raise ValueError(f"a run has rows of {len(trace.heads)} heads, not all {len(every)}: use every_head(model)")
         runs += 1
         text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)
         for position, rows in enumerate(trace.attention, start=length):

@@ -13,9 +13,7 @@ THETA = 10000.0
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of float x of shape (b, heads, n, width) at int64
-    positions of shape (n,).
-    """
+    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of x (b, heads, n, width) at positions (n,)."""
     half = x.shape[-1] // 2
     frequencies = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
@@ -33,9 +31,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True):
         super().__init__()
         if heads < 1 or width % (2 * heads):
-            raise ValueError(
-                f"heads is {heads} for states of width {width}; expected a number whose heads have a whole, even width"
-            )
+            raise ValueError(f"heads is {heads} for states of width {width}; expected heads of a whole, even width")
         self.heads = heads
         self.norm = nn.RMSNorm(width, eps=1e-6) if input_norm else nn.Identity()
         self.queries, self.keys, self.values, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
@@ -66,8 +62,3 @@ class DecoderLayer(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))
         read = self.second_norm(x)
         return x + self.down(F.silu(self.gate(read)) * self.up(read)), (keys, values)
-
-
-def cut(past: Past, length: int) -> Past:
-    """The first ``length`` tokens of a cache; views."""
-    return past[0][:, :, :length], past[1][:, :, :length]

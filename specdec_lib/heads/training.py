@@ -106,9 +106,7 @@ def train(
         if row["held_out"] < best:
             best, kept = row["held_out"], (epoch, copy.deepcopy(head.state_dict()))
     if kept is None:
-        raise FloatingPointError(
-            f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({settings.rate})"
-        )
+        raise FloatingPointError(f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate, {settings.rate}")
     head.load_state_dict(kept[1])
     head.story = {
         "training": asdict(settings),

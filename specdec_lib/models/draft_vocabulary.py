@@ -24,12 +24,8 @@ class DraftVocabulary:
     The draft's id ``i`` stands for the target's id ``ids[i]``. Every other token of a context is fed as ``unknown`` and
     never drafted: its draft probability is 0, so that rejection sampling over the target's vocabulary stays exact.
 
-    Parameters
-    ----------
-    ids : sequence of int, length V
-        Ids of the target, ascending.
-    unknown : int, optional
-        Row of the draft's embedding for all other tokens; V by default, a row of its own. Rows from V on are never drafted.
+    ``ids``, of length V, are ascending. ``unknown`` is the row of the draft's embedding for all other tokens; V by default, a row
+    of its own. Rows from V on are never drafted.
     """
 
     #: Whether the draft has every token of the target under the target's own id.
@@ -38,9 +34,7 @@ class DraftVocabulary:
     def __init__(self, ids: Sequence[int] | torch.Tensor, unknown: int | None = None):
         self.ids = torch.as_tensor(ids, device="cpu")
         if self.ids.ndim != 1 or not len(self.ids) or self.ids.dtype != torch.int64:
-            raise ValueError(
-                f"ids has shape {tuple(self.ids.shape)} and type {self.ids.dtype}; expected some int64 token ids, shape (V,)"
-            )
+            raise ValueError(f"ids is {self.ids.dtype} of shape {tuple(self.ids.shape)}; expected int64, shape (V,)")
         if self.ids[0] < 0 or bool((self.ids.diff() < 1).any()):
             raise ValueError("ids are not ascending token ids, 0 or more; sort them and leave repeated ones out")
         self.unknown = len(self.ids) if unknown is None else unknown
@@ -85,7 +79,7 @@ def draft_vocabulary(model: PreTrainedModel) -> DraftVocabulary:
     attached = getattr(model, "draft_vocabulary", None)
     if attached is not None:
         return attached
-    every = DraftVocabulary(torch.arange(token_ids(model)), 0)
+    every = DraftVocabulary(torch.arange(token_ids(model), device="cpu"), 0)
     every.shared = True
     return every
 
@@ -113,7 +107,6 @@ def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTr
         raise ValueError(f"{path} holds no draft vocabulary ({error}); expected a tensor 'ids'") from None
     if vocabulary.largest >= len(tokenizer):
         raise ValueError(
-            f"{path} holds token id {vocabulary.largest}, the tokenizer beside it has {len(tokenizer)}: they do not belong "
-            "together; save the target's tokenizer with the draft"
+            f"{path} holds token id {vocabulary.largest}, the tokenizer beside it has {len(tokenizer)}: save that of the target"
         )
     model.draft_vocabulary = checked_vocabulary(model, vocabulary)

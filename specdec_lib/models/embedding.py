@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.datastores.states import States, write_states
-from specdec_lib.datastores.tokens import TokenStore
+from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -39,12 +41,7 @@ def embed_store(
     path: str | Path,
     *,
     window: int = 1024,
-    overlap: int = 256,
-    cover: str = "truncate",
-    max_states: int | None = None,
-    dtype: str = "float16",
-    batch_tokens: int = 4096,
-    progress: bool = True,
+    **options: Any,
 ) -> States:
     """Compute the final hidden states of a store's tokens, the keys of a dense index.
 
@@ -55,17 +52,10 @@ def embed_store(
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
     if model.training:
-        raise ValueError(
-            f"{type(model).__name__} is in training mode, where dropout changes its states; call model.eval() first"
-        )
-    vocabulary = vocabulary_size(model)
-    if store.vocabulary > vocabulary:
-        raise ValueError(
-            f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do "
-            "not share a tokenizer; build a store for this model"
-        )
-    limit = context_limit(model)
-    if limit is not None and isinstance(window, int) and window > limit:
+        raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
+    check_vocabulary(store, vocabulary_size(model))
+    window, limit = whole("window", window, 1), context_limit(model)
+    if limit is not None and window > limit:
         raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")
     return write_states(
         path,
@@ -74,11 +64,6 @@ def embed_store(
         decoder_config(model).hidden_size,
         model=fingerprint(model),
         window=window,
-        overlap=overlap,
-        cover=cover,
-        max_states=max_states,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
         about={"compute": f"model ({model.dtype})"},
-        progress=progress,
+        **options,
     )

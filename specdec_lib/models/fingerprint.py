@@ -22,7 +22,8 @@ def fingerprint(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     names = {name.replace("_orig_mod.", ""): name for name, _ in model.named_parameters()}
     for name in sorted(names):
-        weights = _weights(model, names[name])
+        part, _, last = names[name].rpartition(".")
+        weights = weights_of(model.get_submodule(part), last)
         flat = weights.detach().reshape(-1)
         places = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
         values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu().numpy()
@@ -30,16 +31,13 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _weights(model: PreTrainedModel, name: str) -> torch.Tensor:
-    """A parameter; of an offloaded part, what accelerate's hook brings in when the part runs."""
-    weights = model.get_parameter(name)
+def weights_of(part: torch.nn.Module, name: str = "weight") -> torch.Tensor:
+    """A parameter of a part of a model; of an offloaded one, what accelerate's hook brings in when the part runs."""
+    weights = part.get_parameter(name)
     if weights.device.type != "meta":
         return weights
-    path, _, last = name.rpartition(".")
-    hook = getattr(model.get_submodule(path), "_hf_hook", None)
+    hook = getattr(part, "_hf_hook", None)
     stored = next((each.weights_map for each in getattr(hook, "hooks", [hook]) if hasattr(each, "weights_map")), None)
     if stored is None:
-        raise ValueError(
-            f"the weight {name} lies on the device 'meta' and nothing brings it in; load the checkpoint first"
-        )
-    return stored[last]
+        raise ValueError(f"a {name} of {type(part).__name__} lies on the device 'meta': load the checkpoint first")
+    return stored[name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 import time
 import warnings
 from functools import cache
@@ -12,7 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
-from specdec_lib.decoding.served_models import know_tokenizer, soft_capped
+from specdec_lib.decoding.checks import one_of
+from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
@@ -48,9 +51,35 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return dtype
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; expected 'auto' or one of {', '.join(_DTYPES)}")
-    return _DTYPES[dtype]
+    return _DTYPES[one_of("dtype", dtype, ("auto", *_DTYPES))]
+
+
+def placed(name_or_path: str | Path) -> str | Path:
+    """Where a model lies: its folder, its GGUF file, or the name on the hub as it stands; FileNotFoundError if it is not there."""
+    name = str(name_or_path)
+    if name == smollm2.NAME:
+        return smollm2.folder()
+    if name in SHIPPED:
+        if not (SHIPPED[name] / "config.json").exists():
+            raise FileNotFoundError(f"{name!r} is not in {SHIPPED[name]}; install the package again")
+        return SHIPPED[name]
+    path = Path(os.path.expanduser(name))
+    if name.lower().endswith(".gguf"):
+        return path
+    if not isinstance(name_or_path, Path) and not name.startswith((".", "/", "~")):
+        return name
+    if not (path / "config.json").exists():
+        raise FileNotFoundError(f"no model in {path}: expected a directory with config.json")
+    return path
+
+
+def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
+    """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
+    place = placed(name_or_path)
+    if str(place).lower().endswith(".gguf"):
+        return None
+    config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)
+    return config.hidden_size, getattr(config, "max_position_embeddings", None) or sys.maxsize
 
 
 def load_model(
@@ -61,6 +90,8 @@ def load_model(
     trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready to decode.
+
+    The model is in evaluation mode, with SDPA attention where the architecture has it.
 
     Parameters
     ----------
@@ -74,8 +105,6 @@ def load_model(
         ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
-
-    The model is in evaluation mode, with SDPA attention where the architecture has it.
     """
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:
@@ -83,25 +112,16 @@ def load_model(
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
+    name_or_path = placed(name_or_path)
     if str(name_or_path).lower().endswith(".gguf"):
-        model, tokenizer = gguf.read(Path(name_or_path).expanduser(), kind, attn_implementation="sdpa")
+        model, tokenizer = gguf.read(name_or_path, kind, attn_implementation="sdpa")
         know_tokenizer(tokenizer, model)
         return _ready(model if spread else model.to(place)), tokenizer
-    if str(name_or_path) == smollm2.NAME:
-        name_or_path = smollm2.folder()
-    elif str(name_or_path) in SHIPPED:
-        folder = SHIPPED[str(name_or_path)]
-        if not (folder / "config.json").exists():
-            raise FileNotFoundError(f"{name_or_path!r} is not in {folder}; install the package again")
-        name_or_path = folder
-    elif isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
-        folder = Path(name_or_path).expanduser()
-        if not (folder / "config.json").exists():
-            raise FileNotFoundError(f"no model in {folder}: expected a directory with config.json")
-        name_or_path = folder
     tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    attention = "eager" if soft_capped(config) else "sdpa"
+    # SDPA cannot cap scores (Gemma 2), and some releases of transformers leave that out.
+    capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    attention = "eager" if capped else "sdpa"
     options["output_loading_info"] = True
     try:
         model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)

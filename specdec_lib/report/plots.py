@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specdec_lib import Generation
-    from specdec_lib.chapters.ch08_one_tree.study import Ladder
+    from specdec_lib.chapters.one_tree import Ladder
     from specdec_lib.drafters.pass_prices import PassPrices
 
 Curve = tuple[Sequence[float], Sequence[float | Interval]]
@@ -117,23 +117,20 @@ def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1
     return figure, axes
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], most: int = 4) -> None:
-    """Put one legend below all axes, in at most ``most`` columns and no more than the figure is wide enough for."""
-    for columns in range(min(most, len(labels)), 0, -1):
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.remove()
-
-
 def _legend(figure: Figure) -> None:
-    """One legend below for the labels of all axes, if there are two or more."""
+    """One legend below for the labels of all axes, if there are two or more, in no more columns than the figure is wide enough
+    for."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if len(entries) > 1:
-        legend_below(figure, list(entries.values()), list(entries), 2 if len(entries) == 4 else 3)
+    if len(entries) < 2:
+        return
+    for columns in range(2 if len(entries) == 4 else min(3, len(entries)), 0, -1):
+        legend = figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _no_data(ax: Axes) -> None:
@@ -321,6 +318,46 @@ def head_maps(
             axis.set_major_locator(MaxNLocator(8, integer=True))
         ax.grid(visible=False)
         figure.colorbar(image, ax=ax, shrink=0.8)
+    return figure
+
+
+def which_method(
+    rows: Sequence[Mapping[str, Any]], methods: Sequence[str], tasks: Sequence[str], upright: bool = False
+) -> Figure:
+    """Draw the speed-up of every method on every task as a map: blue is faster than plain decoding, red slower.
+
+    ``rows`` have ``method``, ``task`` and ``speedup``; methods are columns, or rows if ``upright``. The best of each task is
+    starred where it is above 1. An interval stands below its number; then the best is starred only if its interval lies above
+    1.
+    """
+    import numpy as np
+
+    value = {(row["task"], row["method"]): row["speedup"] for row in rows}
+    cells = [[value[task, method] for method in methods] for task in tasks]
+    best = [max(points(row)) for row in cells]
+    if upright:
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    across, down = (tasks, methods) if upright else (methods, tasks)
+    grid = np.array([points(row) for row in cells])
+    # White at 1 and as dark at a half as at two: the same in dark mode, where lightness is turned round.
+    steps = np.log2(grid)
+    reach = max(1.0, np.abs(steps).max())
+    figure, ax = new(WIDEST, 1.2 + 0.45 * len(down))
+    ax.imshow(steps, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
+    ax.grid(visible=False)
+    for i in range(len(down)):
+        for j in range(len(across)):
+            cell = cells[i][j]
+            interval = isinstance(cell, Interval) and cell.known
+            starred = grid[i, j] == best[j if upright else i] and (cell.low if interval else grid[i, j]) > 1
+            text = f"{grid[i, j]:.2f}" + (" ★" if starred else "")
+            text += f"\n{cell.low:.2f}–{cell.high:.2f}" if interval else ""
+            ax.text(
+                j, i, text, ha="center", va="center", color="white" if abs(steps[i, j]) > 0.6 * reach else "black",
+                fontweight="bold" if starred else "normal", fontsize=8,
+            )  # fmt: skip
+    ax.set_xticks(range(len(across)), across, rotation=20, ha="right")
+    ax.set_yticks(range(len(down)), down)
     return figure
 
 

@@ -76,3 +76,19 @@ def test_the_ranks_of_the_next_token_pool_the_states_of_all_outputs_and_contexts
     ratio = statistics.ratio_of_rates(first, second)
     assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))
     assert statistics.pooled_rate(first).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
+
+
+def test_reciprocal_ranks_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    tokens, found, wanted = rng.integers(0, 9, 40), rng.integers(-1, 40, (60, 4)), rng.integers(0, 9, 60)
+    tokens[0] = 9  # the separator, for what was not found
+    index = SimpleNamespace(store=SimpleNamespace(tokens=tokens), search=lambda states, k: (None, found[:, :k]))
+    firsts = []
+    for line, token in zip(found.tolist(), wanted.tolist(), strict=True):
+        drafted = [int(tokens[max(place, 0)]) for place in line]
+        firsts.append(1 / (drafted.index(token) + 1) if token in drafted else 0)
+    assert 0 < np.mean(firsts) < 1
+    states = np.zeros((60, 2))
+    assert chapter.next_token_reciprocal_rank(index, states, wanted, 4) == pytest.approx(np.mean(firsts))
+    with pytest.raises(ValueError, match="one token a state"):
+        chapter.next_token_reciprocal_rank(index, states, wanted[:59])

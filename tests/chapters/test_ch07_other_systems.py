@@ -9,7 +9,7 @@ from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import prompts, recorded_runs, results
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair

@@ -46,7 +46,8 @@ def nothing_loaded(monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "load_model", load)
     monkeypatch.setattr(recorded_runs, "load_pair", load)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("x")
+    monkeypatch.delenv("SPECDEC_DATASETS", raising=False)
+    (tmp_path / "file").write_text("[" * 10**5)  # no folder, and no JSON that can be read
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     return tmp_path
 
@@ -66,18 +67,23 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["run", "--profile", "quick"], "no profile 'quick'"),
     (["diagnose", "none.jsonl"], "there is no none.jsonl"),
     (["diagnose", "a.jsonl", "--prices", "dear"], "--prices is 'dear'; expected gpu, cpu, server"),
+    (["diagnose", "a.jsonl", "--prices", "file"], "file holds no prices (RecursionError"),
+    (["diagnose", "a.jsonl", "--page", "~nobody-of-this-name/x"], "~nobody-of-this-name/x is no path"),
     (["diagnose", "a.jsonl", "--json", "file/x.json"], "no file can be written at file/x.json (Not a directory)"),
     (["diagnose", "a.jsonl", "--tokenizer", "."], "no tokenizer can be loaded from '.'"),
     (["diagnose", "a.jsonl", "--store", "."], "error: "),
     (["diagnose", "a.jsonl", "--weights", "file"], "holds no weights of a tree"),
     (["calibrate", "--target", "pocket"], "Missing option '--out'"),
     (["calibrate", *TARGET, "--context", "0"], "0; expected 1 or more"),
+    (["calibrate", *TARGET, "--context", "2000"], "a pass after it included, is 2128, the model's context 2048"),
     (["calibrate", *TARGET, "--source", "X"], "one tree cannot draft from 'X'; expected some of PLD"),
     (["calibrate", "--target", "pocket", "--out", "file/x"], "no file can be written at file/x"),
     (["fit-tree", *TARGET, "--source", "pld"], "one tree cannot draft from 'pld'"),
     (["fit-tree", *TARGET, "--source", "Token Recycling"], "Token Recycling cannot be fitted: its drafts depend"),
     (["fit-tree", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
     (["fit-tree", *TARGET, "--store", "none"], "there is no none"),
+    (["fit-tree", *TARGET, "--store", "."], "is no datastore: its"),
+    (["fit-tree", *TARGET, "--source", "Medusa", "--heads", "."], "no drafting heads at medusa.safetensors"),
     (["find-heads", *TARGET, "--task", "nonsense"], "'nonsense' is unknown"),
     (["find-heads", *TARGET, "--prompts", "0"], "0; expected 1 or more"),
     (["find-heads", "--target", "pocket", "--out", "."], "no file can be written at . (it is a folder)"),
@@ -95,11 +101,22 @@ TARGET = ("--target", "pocket", "--out", "x")
     ([HEADS, "--rate", "-1"], "rate is -1.0"),
     ([HEADS, "--out", "file", "--kind", "eagle"], "no file can be written in file"),
     ([HEADS, "--task", "no-such-task"], "--task is 'no-such-task'; expected one of"),
+    ([HEADS, "--task", "spec-bench"], "SPECDEC_DATASETS"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(nothing_loaded, words, told):
     done = invoke(*words)
     assert done.exit_code == 2 and told in " ".join(done.output.split()), done.output
     assert sorted(path.name for path in nothing_loaded.iterdir()) == ["a.jsonl", "file"]
+
+
+def test_places_and_drafts_that_are_not_there_are_told_before_a_model_is_loaded(nothing_loaded, monkeypatch):
+    monkeypatch.setattr(paths, "DATA", nothing_loaded / "file")
+    done = invoke(LOSSLESS, "--device", "cpu")
+    assert done.exit_code == 2 and "losslessness.json (Not a directory)" in " ".join(done.output.split()), done.output
+    monkeypatch.undo()
+    monkeypatch.setattr(recorded_runs, "load_model", lambda *_: pytest.fail("the target was loaded"))
+    with pytest.raises(FileNotFoundError, match="no model in /nowhere"):
+        recorded_runs.load_pair("pocket", "/nowhere")
 
 
 @pytest.mark.parametrize(("raised", "status", "says"), [

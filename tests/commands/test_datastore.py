@@ -9,7 +9,7 @@ from specdec_lib.commands import datastore
 from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
 from specdec_lib.datastores.states import States
-from specdec_lib.models import embedding
+from specdec_lib.models import embedding, loading
 
 SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cpu"]
 
@@ -109,11 +109,15 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
     (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
     (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
     (["--window", "4096"], "window is 4096, the model's context"),
+    (["--max-states", "0"], "0; expected 1 or more"),
+    (["--dtype", "int3"], "dtype is 'int3'; expected"),
     (["--model", "{}/none"], "no model in"),
     (["--device", "abacus"], "device is 'abacus'"),
 ])  # fmt: skip
-def test_a_wrong_word_about_the_index_is_told_before_any_text_is_embedded(inputs, capsys, monkeypatch, words, message):
-    monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("told too late"))
+def test_a_wrong_word_about_the_index_is_told_before_a_model_is_loaded(inputs, capsys, monkeypatch, words, message):
+    datastore._load_model.cache_clear()
+    loaded = loading.AutoModelForCausalLM
+    monkeypatch.setattr(loaded, "from_pretrained", lambda *_, **__: pytest.fail("a model is loaded"))
     assert run("build", inputs / "store", inputs / "a.txt") == 0
     assert run("dense", inputs / "store", *(word.format(inputs) for word in words)) == 2
     error = capsys.readouterr().err

@@ -11,7 +11,7 @@ from specdec_lib.datastores import build_from_texts
 from specdec_lib.drafters.merged_tree import FEATURES
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import acceptance_training, head_training
+from specdec_lib.experiments import head_training
 from specdec_lib.experiments.recorded_runs import load_pair, render
 from specdec_lib.experiments.tasks import choosing_prompts, load_task
 from specdec_lib.experiments.workbench import ModelPair
@@ -27,7 +27,7 @@ ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
 
 def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tokenizer, tmp_path, capsys, monkeypatch):
     prompts = [render(p, tokenizer) for p in load_task("short text editing", limit=6)]
-    monkeypatch.setattr(acceptance_training, "training_prompts", lambda *arguments: prompts)
+    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: prompts)
     out, data = tmp_path / "heads" / "head.safetensors", tmp_path / "data"
     words = ["train-acceptance-head", "--out", str(out), "--data", str(data), "--task", "short text editing"]
     words += "--task mathematics --prompts 3 --max-new-tokens 12 --epochs 2 --device cpu".split()
@@ -50,10 +50,10 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tokeni
 
 @pytest.mark.parametrize("count", [2, 7, 20, 360])
 def test_each_response_is_in_one_part_and_both_keep_the_order(count):
-    fit, held_out = acceptance_training.parted(range(count))
+    fit, held_out = head_training.parted(range(count))
     assert sorted(fit + held_out) == list(range(count))
     assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
-    assert (fit, held_out) == acceptance_training.parted(range(count)), "the same parts each time"
+    assert (fit, held_out) == head_training.parted(range(count)), "the same parts each time"
 
 
 @pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gemma3"])
@@ -65,12 +65,10 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     words += "--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()
     assert main(words) == 0
     model, _ = load_model(folder, "cpu")
-    told = json.loads((out / "accuracies.json").read_text())
-    assert told["target"] == fingerprint(model) and set(told["kinds"]) == set(KINDS)
     plain = generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
     for kind in KINDS:
         heads = DraftHead.load(out / f"{kind}.safetensors", model)
-        assert told["kinds"][kind]["top1"] == [row[0] for row in heads.accuracies]
+        assert heads.target == fingerprint(model) and len(heads.accuracies) > 1
         drafter = METHODS[ROWS[kind]].drafter(model, heads)
         assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == plain
     before = (data / "shard-00000.safetensors").stat().st_mtime_ns
@@ -78,7 +76,6 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     again = DraftHead.load(out / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
     assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
-    assert set(json.loads((out / "accuracies.json").read_text())["kinds"]) == set(KINDS)
     assert "first choice right by depth" in capsys.readouterr().out
 
 

@@ -342,7 +342,7 @@ def test_what_is_something_else_or_cannot_be_written_is_refused_before_any_work(
 def test_a_store_with_a_dense_index_is_not_replaced(tmp_path):
     store = dense_stores.random_store(tmp_path)
     index = dense_stores.build(store)
-    with pytest.raises(StoreError, match="store stays as it is, because .*dense is of its tokens: remove it and run"):
+    with pytest.raises(StoreError, match="store stays: .*dense is of its tokens; remove that"):
         datastores.build_tokens(store.path, pytest.fail, 40, progress=False)
     kept = DenseIndex.open(store.path)
     kept.verify()

@@ -103,12 +103,12 @@ ARRAYS = [name for name in corruption.FILES if not name.endswith(".json")]
 
 #: File, what is done to it, and the words of the refusal; None where only ``verify`` sees it.
 DAMAGE = [
-    *((name, field(version=9), "version 9 of the format, this library reads version 2") for name in MANIFESTS),
+    *((name, field(version=9), "has version 9, this library reads 2") for name in MANIFESTS),
     *((name, field(about=1), "was altered after it was built .its sha256 differs") for name in MANIFESTS),
     *((name, field(sha256=None), "was altered after it was built") for name in MANIFESTS),
     *((name, TRUNCATED, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),
     *((name, GONE, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),
-    *((f"store/{name}", TRUNCATED, "has .* bytes, its manifest says") for name in ARRAYS),
+    *((f"store/{name}", TRUNCATED, "has .* bytes, not") for name in ARRAYS),
     *((f"store/{name}", GONE, "is missing: the datastore is damaged") for name in ARRAYS),
     *((f"store/{name}", ZEROS, "cannot be read") for name in ARRAYS),
     ("store/tokens.npy", put(5, 41), "holds the token 41; expected 0 to 40"),
@@ -120,18 +120,18 @@ DAMAGE = [
     ("store/suffix_array.npy", put(4, 0), "holds the position 0; expected 1 to"),
     ("store/suffix_array.npy", put(4, -5), "holds the position -5"),
     ("store/first.npy", put(5, 10**9), "holds the entry 1000000000; expected 0 to"),
-    ("store/first.npy", put(5, 0), "first.npy does not rise from 0 to the number of entries"),
+    ("store/first.npy", put(5, 0), "first.npy does not rise from 0 to"),
     ("store/first.npy", put(-1, 3), "first.npy does not rise"),
     ("store/keys.npy", FLIPPED, None),
     ("store/dense/positions.npy", put(2, 10**6), "holds the position 1000000; expected 1 to"),
     ("store/dense/positions.npy", put(2, -1), "holds the position -1; expected 1 to"),
     ("store/dense/index.faiss", FLIPPED, None),
-    ("store/manifest.json", field(tokens=6, forged=True), "expected uint16 of shape"),
+    ("store/manifest.json", field(tokens=6, forged=True), "not uint16 of"),
     ("store/suffix_array.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
     ("store/dense/dense.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
-    ("store/dense/dense.json", field(width=3, forged=True), "of width 12, its manifest says .* of width 3"),
+    ("store/dense/dense.json", field(width=3, forged=True), "of width 12, not .* of 3"),
     ("states/states.npy", FLIPPED, None),
-    ("states/states.npy", TRUNCATED, "has .* bytes, its manifest says"),
+    ("states/states.npy", TRUNCATED, "has .* bytes, not"),
     ("states/positions.npy", GONE, "is missing: the datastore is damaged"),
     ("set/shard-00000/manifest.json", GONE, "shard-00000 is no datastore"),
     ("set/shard-00000/tokens.npy", put(5, 41), "holds the token 41"),
@@ -158,7 +158,8 @@ def test_each_damage_is_refused_in_one_sentence(sound, tmp_path, capsys, name, c
                 corruption.use(copy / "store")
         with pytest.raises(StoreError, match="was altered after it was built"):
             for part in opened(copy, kind):
-                part.verify()
+                for one in getattr(part, "shards", [part]):
+                    one.verify()
     else:
         with pytest.raises(StoreError, match=words):
             opened(copy, kind)
@@ -172,7 +173,7 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
     copy = shutil.copytree(sound / "store", tmp_path / "copy")
     index, data = DenseIndex.open(copy), bytearray((copy / "dense/index.faiss").read_bytes())
     query = corruption.random_states(1, 3)
-    row = int(index.search_rows(query, 1)[1][0, 0])
+    row = int(index.index.search(query, 1)[1][0, 0])
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
     data[place : place + 8] = (10**6).to_bytes(8, "little")
     (copy / "dense/index.faiss").write_bytes(data)

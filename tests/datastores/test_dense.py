@@ -15,7 +15,6 @@ from specdec_lib import datastores
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, reduction
 from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.datastores.faiss_index import set_effort
-from specdec_lib.datastores.ranks import next_token_reciprocal_rank
 from specdec_lib.datastores.reduction import Moments, fit_transform
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
@@ -88,7 +87,6 @@ def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store,
     assert (plain.d, plain.ntotal, plain.metric_type) == (WIDTH, len(index), faiss.METRIC_INNER_PRODUCT)
     queries = random_states(20, seed=3)
     scores, rows = plain.search(queries, 6)
-    np.testing.assert_array_equal(index.search_rows(queries, 6)[1], rows)
     np.testing.assert_array_equal(index.search(queries, 6)[0], scores)
     positions = np.load(index.path / "positions.npy", allow_pickle=False)
     np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
@@ -167,21 +165,6 @@ def test_the_exact_search_by_torch_finds_what_faiss_finds(store):
         exact.search(torch.zeros(1, 3), 8)
 
 
-def test_reciprocal_ranks_are_those_of_a_loop(store):
-    states = source(store)
-    index = build(store, states, dims=1)
-    queries, k = states.states[:60], 4
-    wanted = store.tokens[states.positions[:60]]
-    firsts = []
-    for line, token in zip(index.search(queries, k)[1].tolist(), wanted.tolist(), strict=True):
-        tokens = [int(store.tokens[p]) for p in line]
-        firsts.append(1 / (tokens.index(token) + 1) if token in tokens else 0)
-    assert 0 < np.mean(firsts) < 1
-    assert next_token_reciprocal_rank(index, queries, wanted, k) == pytest.approx(np.mean(firsts))
-    with pytest.raises(ValueError, match="one entry for each"):
-        next_token_reciprocal_rank(index, queries, wanted[:59])
-
-
 def altered(store, row: int, **changes) -> ArrayStates:
     """The states of a store with one value, or one position, that cannot be."""
     states = source(store)
@@ -194,7 +177,7 @@ def altered(store, row: int, **changes) -> ArrayStates:
 
 EQUAL = np.ones((9, WIDTH), np.float32)
 NOT_BUILT = [
-    *(({}, lambda s, v=value: altered(s, 17, value=v), f"row 17 of the states has the value {value} in column 3") for value in (np.nan, np.inf, -np.inf)),
+    *(({}, lambda s, v=value: altered(s, 17, value=v), f"row 17 of the states has {value} in column 3") for value in (np.nan, np.inf, -np.inf)),
     *(({}, lambda s, p=place: altered(s, 5, position=p), f"position {place} holds no token of") for place in (0, -1)),
     ({}, lambda s: altered(s, 5, position=len(s.tokens)), "holds no token of"),
     ({}, lambda s: altered(s, 5, position=int(s.starts[1]) - 1), "holds no token of"),
@@ -204,7 +187,7 @@ NOT_BUILT = [
     ({"dims": 13}, source, "dims is 13"),
     ({"dims": 2.0}, source, "dims is 2.0"),
     ({"sample": 0}, source, "sample is 0"),
-    ({"factory": "Nope"}, source, "factory is 'Nope'; expected a factory string of FAISS for 5 dimensions"),
+    ({"factory": "Nope"}, source, "factory is 'Nope'; expected a factory string of FAISS"),
     ({"factory": "IVF4,PQ3x4"}, source, "factory is 'IVF4,PQ3x4'"),
     ({"factory": "IVF9999,Flat"}, source, r"with 9999 lists, for \d+ states"),
     ({"factory": "PQ5x12"}, source, r"factory is 'PQ5x12', which \d+ states cannot train"),
@@ -228,7 +211,7 @@ def test_what_an_index_cannot_search_or_is_not_of_is_refused(store, tmp_path):
         (
             lambda: index.search(np.full(WIDTH, np.nan, np.float32), 3),
             ValueError,
-            "row 0 of the states has the value nan",
+            "row 0 of the states has nan",
         ),
         (lambda: index.search(np.zeros(7, np.float32), 3), ValueError, r"shape \(1, 7\); expected rows of width 12"),
         (
@@ -248,5 +231,5 @@ def test_what_an_index_cannot_search_or_is_not_of_is_refused(store, tmp_path):
 def test_a_missing_faiss_is_named_with_the_extra_that_brings_it(store, monkeypatch):
     build(store)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match="install the extra 'cpu': pip install"):
+    with pytest.raises(ImportError, match="needs faiss .*pip install"):
         DenseIndex.open(store.path)

@@ -26,7 +26,7 @@ def write(folder: Path, documents, cuts, vocabulary) -> Path:
     """A store of shards, cut before the documents of these numbers."""
     edges = sorted({0, len(documents), *(cut % len(documents) for cut in cuts)})
     for number, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
-        shard = folder / sharded.shard_name(number)
+        shard = folder / sharded.SHARD.format(number)
         store = datastores.build_tokens(shard, documents[begin:end], vocabulary, progress=False)
         datastores.build_suffix_array(store, progress=False)
     sharded.write_shards(folder, len(edges) - 1)
@@ -137,9 +137,9 @@ def test_the_neighbours_of_shards_are_those_of_one_index(tmp_path):
     for state in states[::7] + 0.1:
         scores, positions = whole.search(state, 20)
         nearest = parts.nearest(state[None], 20, 4)
-        assert [one.score for one in nearest] == pytest.approx(scores[0].tolist(), abs=1e-5)
+        assert [score for score, _ in nearest] == pytest.approx(scores[0].tolist(), abs=1e-5)
         expected = [whole.store.continuation(position, 4) for position in positions[0].tolist()]
-        assert [one.tokens for one in nearest] == expected
+        assert [tokens for _, tokens in nearest] == expected
 
 
 def test_dresd_drafts_from_shards_what_it_drafts_from_one_index(tmp_path):

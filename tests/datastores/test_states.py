@@ -61,7 +61,7 @@ def expected(store: TokenStore, window: int, overlap: int, cover: str, most: int
 @given(
     st.integers(1, 70),
     st.integers(0, 69),
-    st.sampled_from(states.COVERS),
+    st.sampled_from(("truncate", "windows")),
     st.none() | st.integers(1, 900),
     st.integers(1, 300),
     st.sampled_from([24, 500, 10**6]),
@@ -93,7 +93,7 @@ def test_half_precision_is_rounded_and_overflow_is_refused(store):
             made[-1][0, 2] = value
             return made
 
-        with pytest.raises(ValueError, match=f"positions .* stored as float16: .* {text} in column 2"):
+        with pytest.raises(ValueError, match=f"positions .* as float16: .* {text} in column 2"):
             write(store, wrong, "c", dtype="float16")
         assert not list(store.path.parent.glob("c*"))
     with pytest.raises(ValueError, match="expected rows of width 6"):

@@ -64,7 +64,7 @@ def test_more_tokens_than_positions_of_32_bits_are_refused(tmp_path, monkeypatch
     store = datastores.build_tokens(tmp_path / "store", [[1, 2, 3]], 10, progress=False)
     huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint16), (2**31,), (0,))
     object.__setattr__(store, "tokens", huge)
-    with pytest.raises(ValueError, match="2147483648 tokens and separators; a suffix array takes fewer"):
+    with pytest.raises(ValueError, match="2147483648 tokens; expected fewer than"):
         datastores.build_suffix_array(store, progress=False)
 
 

@@ -77,7 +77,7 @@ def test_the_time_to_learn_from_a_pass_is_drafting_time(llama):
         lambda: DraftTree.chain([5, 6, 7, 8]),
         lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
         lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
-        lambda: DraftTree.batch([[5, 6], [5, 7]]),
+        lambda: DraftTree.from_drafts([[5, 6], [5, 7]], merge=False),
     ],
     ids=["chain", "drawn chain", "tree", "batch"],
 )
@@ -116,22 +116,17 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
 def test_a_replay_from_an_equal_state_is_the_real_run(library, llama):
     """Of drafters that keep what they learn: the same prompts in the same order."""
     draft = library.draft("llama-gqa")
-    makes = {
-        "heuristic": lambda: AdaptiveDraftModel(draft, stopping.Heuristic(3)),
-        "recycling": lambda: Recycling(everywhere=False),
-    }
-    traces = [record(llama, prompt(seed, 20), max_new_tokens=20, capture=Capture(topk=3)) for seed in (3, 4, 3)]
-    for name, make in makes.items():
-        real, again = make(), make()
-        steps = []
-        for trace in traces:
-            run, replayed = generate(llama, trace.prompt, real, max_new_tokens=20), replay(trace, again)
-            assert [(s.tree, s.path) for s in run.steps] == [(s.tree, s.path) for s in replayed.steps]
-            steps.append([(s.tree, s.path) for s in run.steps])
-        assert steps[0] != steps[2], f"{name} learned nothing"
-        real.reset()
-        run = generate(llama, traces[0].prompt, real, max_new_tokens=20)
-        assert [(s.tree, s.path) for s in run.steps] == steps[0], f"{name} remembers after reset()"
+    traces = [record(llama, prompt(seed, 20), max_new_tokens=20) for seed in (3, 4, 3)]
+    real, again = (AdaptiveDraftModel(draft, stopping.Heuristic(3)) for _ in range(2))
+    steps = []
+    for trace in traces:
+        run, replayed = generate(llama, trace.prompt, real, max_new_tokens=20), replay(trace, again)
+        assert [(s.tree, s.path) for s in run.steps] == [(s.tree, s.path) for s in replayed.steps]
+        steps.append([(s.tree, s.path) for s in run.steps])
+    assert steps[0] != steps[2], "it learned nothing"
+    real.reset()
+    run = generate(llama, traces[0].prompt, real, max_new_tokens=20)
+    assert [(s.tree, s.path) for s in run.steps] == steps[0], "it remembers after reset()"
 
 
 def test_what_was_learned_of_another_vocabulary_is_forgotten_before_the_next_generation():

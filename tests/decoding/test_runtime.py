@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec_lib import Runtime, Sampling, generate
-from specdec_lib.decoding.attention import backends
+from specdec_lib.decoding.attention import settings
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
@@ -138,10 +138,10 @@ def test_cudnn_attention_is_off_within_a_pass_on_a_gpu_and_as_it_was_after():
     try:
         for before in (True, False):
             torch.backends.cuda.enable_cudnn_sdp(before)
-            with pytest.raises(KeyError), backends(card), backends(card):
+            with pytest.raises(KeyError), settings(card), settings(card):
                 assert not own()
                 raise KeyError
-            with backends(torch.device("cpu")):
+            with settings(torch.device("cpu")):
                 assert own() == before, "nothing is set for a CPU"
     finally:
         torch.backends.cuda.enable_cudnn_sdp(was)

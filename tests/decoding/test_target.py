@@ -142,7 +142,10 @@ def test_the_test_models_are_sensitive_to_positions_and_order(library):
 def test_rows_after_a_batch_of_drafts_are_those_of_the_accepted_draft_alone(library):
     """The accepted token attended to its own draft's copy of the prefix, which is not the one whose keys are kept."""
     capture, rows = Capture(heads=((0, 0), (1, 2))), []
-    for tree, path in ((DraftTree.batch([[1, 2], [1, 3]]), (0, 3)), (DraftTree.chain([1, 3]), (0, 1))):
+    for tree, path in (
+        (DraftTree.from_drafts([[1, 2], [1, 3]], merge=False), (0, 3)),
+        (DraftTree.chain([1, 3]), (0, 1)),
+    ):
         with torch.inference_mode(), Target(library["llama-gqa"], 40, capture) as target:
             target.extend(prompt(2, 9))
             target.verify(7, tree)

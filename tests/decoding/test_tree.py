@@ -91,7 +91,11 @@ def test_a_chain_is_the_tree_of_one_draft(tokens, depth):
 
 @given(drafts, st.integers(0, 5))
 def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
-    for tree in (DraftTree.from_drafts(lists), DraftTree.batch(lists), DraftTree.batch(lists).truncated(depth)):
+    for tree in (
+        DraftTree.from_drafts(lists),
+        DraftTree.from_drafts(lists, merge=False),
+        DraftTree.from_drafts(lists, merge=False).truncated(depth),
+    ):
         children = dict(tree.children())
         sent = pickle.loads(pickle.dumps(tree))
         assert sent == tree and (sent.depths, sent.is_chain) == (tree.depths, tree.is_chain)
@@ -113,7 +117,7 @@ def test_a_truncated_chain_keeps_the_probabilities_of_what_is_left():
         (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
         (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
         (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
-        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "not a chain"),
+        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "no chain"),
         (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
         (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row for each"),
         (lambda: DraftTree.chain([1, -3]), "-3"),
@@ -142,7 +146,7 @@ def test_malformed_trees_are_refused(make, says):
         DraftTree.chain,
         lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
         lambda tokens: DraftTree.from_drafts([tokens]),
-        lambda tokens: DraftTree.batch([tokens]),
+        lambda tokens: DraftTree.from_drafts([tokens], merge=False),
         lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
     ],
 )

@@ -118,10 +118,10 @@ def test_no_survivor_gives_an_empty_draft(index):
 def test_another_model_or_vocabulary_is_refused_at_the_start(index, tmp_path):
     context = contexts(1)[0]
     context.vocabulary = VOCABULARY - 1
-    with pytest.raises(ValueError, match="has 6 token ids, the target 5: they do not share"):
+    with pytest.raises(ValueError, match="has 6 token ids, the model 5: they do not share"):
         propose(Dresd(index), context)
     wide = Context([1, 2], 1, VOCABULARY, Sampling(), lambda layer: torch.zeros(1, WIDTH + 1))
-    with pytest.raises(ValueError, match="states have width 9, those of .* 8: they are another model's"):
+    with pytest.raises(ValueError, match="states have width 9, those of .* 8: index this model's"):
         propose(Dresd(index), wide)
     with pytest.raises(StoreError, match="has no dense index"):
         Dresd(tmp_path / "none")

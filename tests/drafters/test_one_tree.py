@@ -166,7 +166,7 @@ def test_the_best_subtree_is_that_of_brute_force(seed):
 def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     """One source of two candidates whose shares tell how likely they are; the fitted probabilities are the true ones."""
     rng = np.random.default_rng(0)
-    observed, truth = Judged.none(), TreeProbabilities.unfitted(["a"])
+    observed, truth = Judged(), TreeProbabilities.unfitted(["a"])
     weights = truth.weights.copy()
     weights[FEATURES.index("match 1")], weights[FEATURES.index("log share")] = 0.5, 0.8
     for _ in range(4000):
@@ -370,7 +370,9 @@ def test_a_batch_of_drafts_is_merged_as_its_trie_is():
     """Prefixes that a batch has several times are one node, with the features of the first."""
     drafts = [[1, 2, 3], [1, 2, 4], [5], [1, 2, 3, 6]]
     other = DraftTree.chain([1, 2, 7])
-    batch, trie = (_merged([tree, other]) for tree in (DraftTree.batch(drafts), DraftTree.from_drafts(drafts)))
+    batch, trie = (
+        _merged([tree, other]) for tree in (DraftTree.from_drafts(drafts, merge=False), DraftTree.from_drafts(drafts))
+    )
     assert batch.count == trie.count == 7
     assert batch.tokens[:7].tolist() == trie.tokens[:7].tolist()
     assert batch.parents[:7].tolist() == trie.parents[:7].tolist()

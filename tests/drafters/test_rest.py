@@ -208,7 +208,7 @@ def test_a_draft_never_crosses_a_document_and_is_no_deeper_than_asked():
 
 def test_another_vocabulary_and_a_missing_store_are_refused(tmp_path):
     with build([[1, 2]], 5) as index:
-        with pytest.raises(ValueError, match="has 5 token ids, the target 4: they do not share"):
+        with pytest.raises(ValueError, match="has 5 token ids, the model 4: they do not share"):
             propose(Rest(index), [1], 4)
     with pytest.raises(datastores.StoreError, match="no datastore at"):
         Rest(tmp_path / "none")

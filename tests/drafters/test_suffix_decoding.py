@@ -92,5 +92,5 @@ def test_earlier_outputs_are_remembered_until_it_is_reset():
 def test_stores_of_other_tokenizers_are_refused():
     with build_store([[1, 2, 3]], VOCABULARY + 1) as index:
         drafter = SuffixDecoding(index)
-    with pytest.raises(ValueError, match=f"has {VOCABULARY + 1} token ids, the target {VOCABULARY}"):
+    with pytest.raises(ValueError, match=f"has {VOCABULARY + 1} token ids, the model {VOCABULARY}"):
         generate(build("llama-gqa"), prompt(1, 5), drafter, max_new_tokens=4)

@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.drafters.token_recycling import LEVELS, TokenRecycling, template
@@ -108,14 +107,3 @@ def test_nothing_is_known_of_a_token_never_read_and_reset_forgets(runs):
     assert drafter.table == {}
     again = generate(model, starts[0], drafter, Sampling(), 12)
     assert [step.tree.tokens for step in again.steps] == [step.tree.tokens for step in first.steps]
-
-
-def test_from_the_prompt_rows_are_there_before_the_first_pass():
-    model, start = build("llama-gqa"), prompt(0, 20)
-    drafter = Watched(from_prompt=True)
-    generate(model, start, drafter, Sampling(), 8)
-    known = drafter.drafts[0][0]
-    assert set(known) == set(start)
-    likely = model(torch.tensor([start])).logits[0].topk(8).indices.tolist()
-    last = {token: row for token, row in zip(start, likely, strict=True)}
-    assert {token: sorted(row) for token, row in known.items()} == {token: sorted(row) for token, row in last.items()}

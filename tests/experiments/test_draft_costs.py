@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Capture, record
+from specdec_lib import Capture
+from specdec_lib.chapters.ch05_specdec_pp import timing
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import draft_costs, metrics, recorded_runs, sum_of_forwards
-from specdec_lib.experiments import input_guided as guided
+from specdec_lib.experiments import draft_costs
 from specdec_lib.experiments.draft_costs import ForwardTimes, speed_ratio
-from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import ClaimError, Priced, pass_prices, published
-from specdec_lib.experiments.recorded_runs import Recording
-from tests import families
 from tests.chaos import CountingClock
 
 
@@ -26,7 +23,7 @@ from tests.chaos import CountingClock
 def test_the_latency_is_the_time_of_all_forwards_a_token(n, n_discarded, n_target):
     n_draft = n + n_discarded - n_target
     direct = 0.25 * n_draft + 3.0 * n_target
-    assert sum_of_forwards.latency(0.25, 3.0, n_discarded / n, n_target / n) == pytest.approx(direct / n)
+    assert timing.latency(0.25, 3.0, n_discarded / n, n_target / n) == pytest.approx(direct / n)
 
 
 def fewest_calls(agreement: tuple[bool, ...]) -> int:
@@ -51,24 +48,24 @@ def fewest_calls(agreement: tuple[bool, ...]) -> int:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.booleans(), max_size=12))
 def test_oracle_calls_equal_the_fewest_over_all_draft_lengths(agreement):
-    assert sum_of_forwards.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
+    assert timing.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
 
 
 def test_the_regression_finds_the_times_the_runs_were_made_of():
     rng = np.random.default_rng(0)
     forwards = rng.integers(1, 200, (50, 2))
-    exact = sum_of_forwards.fit_forward_times(forwards, forwards @ [0.02, 0.11])
+    exact = timing.fit_forward_times(forwards, forwards @ [0.02, 0.11])
     assert exact.seconds == pytest.approx((0.02, 0.11)) and exact.r_squared == pytest.approx(1.0)
     noise = rng.normal(0, 1.0, 50)
-    noisy = sum_of_forwards.fit_forward_times(forwards, forwards @ [0.02, 0.11] + noise)
+    noisy = timing.fit_forward_times(forwards, forwards @ [0.02, 0.11] + noise)
     # The normal equations, solved by themselves.
     expected = np.linalg.inv(forwards.T @ forwards) @ forwards.T @ (forwards @ [0.02, 0.11] + noise)
     assert noisy.seconds == pytest.approx(tuple(expected))
     assert 0.9 < noisy.r_squared < 1.0
     with pytest.raises(ValueError, match="several draft lengths"):
-        sum_of_forwards.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
+        timing.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
-        sum_of_forwards.fit_forward_times(np.ones((3, 2)), np.ones(4))
+        timing.fit_forward_times(np.ones((3, 2)), np.ones(4))
 
 
 def run(tokens, drafted):
@@ -110,16 +107,6 @@ def test_a_row_that_is_no_price_is_refused(tmp_path, row):
     (tmp_path / "pass_prices.csv").write_text(HEADER + row + "\n")
     with pytest.raises(ClaimError, match="line [23]"):
         pass_prices(tmp_path)
-
-
-def test_the_best_layer_has_the_largest_rate_and_is_the_lowest_of_those(library):
-    how = {"max_new_tokens": 20, "eos_token_id": [], "capture": Capture((0, 1, 2))}
-    traces = [record(library["llama"], families.prompt(i, 30, 9), **how) for i in range(3)]
-    known = [Recording(Prompt(f"p{i}", "task", ("text",)), 0, trace) for i, trace in enumerate(traces)]
-    found = guided.best_layer(known, lambda i: PromptLookupHidden(i, 4), range(3))
-    runs = [recorded_runs.replay_all(known, PromptLookupHidden(i, 4)) for i in range(3)]
-    rates = [metrics.pooled(own)["tokens_per_forward"] for own in runs]
-    assert found == rates.index(max(rates))
 
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():

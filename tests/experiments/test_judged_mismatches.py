@@ -134,7 +134,7 @@ def test_many_tokens_below_the_rounding_error_move_no_boundary():
 
 def test_every_variant_was_compared_on_a_thousand_prompts_and_no_output_differs():
     compared = json.loads((paths.DATA / "results" / "cpu" / "losslessness.json").read_text(encoding="utf-8"))
-    assert {row["method"] for row in compared["counts"] if row["sampling"] == "greedy"} == set(lossless_names())
+    assert {row["method"] for row in compared["counts"] if row["sampling"] == "greedy"} >= set(lossless_names())
     assert all(row["outputs"] == 1000 and row["mismatches"] == 0 for row in compared["counts"])
     assert compared["provenance"]["parameters"]["max_new_tokens"] == 16
     assert not compared["mismatches"] and not compared["left_out"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from specdec_lib import Drafter, DraftTree, Generation, Sampling, generate, paths, replay
+from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, replay
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
@@ -76,19 +76,6 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
     sampled = replace(recordings[0], trace=replace(recordings[0].trace, sampling=SAMPLED))
     with pytest.raises(ValueError, match="rejection sampling"):
         recorded_runs.sweep_draft_model([sampled], draft, [2])
-
-
-def test_a_comparison_names_prompt_turn_and_place_of_a_difference(recordings):
-    runs = [Generation(list(r.trace.tokens), [], "length", 1, 0.0) for r in recordings]
-    assert comparison.compare(recordings, runs) == (4, sum(len(r.trace.tokens) for r in recordings), [])
-    runs[0].tokens[5] += 1
-    runs[3].tokens.pop()
-    found = comparison.compare(recordings, runs).divergences
-    assert found == [("one", 0, 5), ("three", 1, len(recordings[3].trace.tokens) - 1)]
-    with pytest.raises(ValueError, match="at least one"):
-        comparison.compare([], [])
-    with pytest.raises(ValueError, match="4 recordings and 0 runs"):
-        comparison.compare(recordings, [])
 
 
 def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_ends_inside_its_draft(draft, recordings):
@@ -224,8 +211,6 @@ def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_p
     rate, gain = recorded_runs.interval(pld, recordings), recorded_runs.gain(pld, short, recordings)
     assert rate.value == pytest.approx(metrics.pooled(pld)["tokens_per_forward"])
     assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recordings).value)
-    lengths, rates = recorded_runs.over_lengths({6: pld, 1: short}, recordings, "discard_rate", lambda r: True)
-    assert lengths == [1, 6] and rates[1].value == pytest.approx(metrics.pooled(pld)["discard_rate"])
     kept = recorded_runs.kept_by_depth(pld, recordings, 3)
     assert [k.value for k in kept] == pytest.approx(metrics.acceptance_by_position(pld, 3)["conditional"], nan_ok=True)
     two_turns = [r for r in recordings if r.prompt.id == "three"]

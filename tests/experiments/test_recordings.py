@@ -3,7 +3,6 @@
 import json
 from operator import attrgetter
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
 from tests.experiments.test_recorded_runs import model as model
 
 TRACED = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
-EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)), 3)
+EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)))
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,7 @@ def test_another_seed_another_model_and_another_type_are_other_recordings(model,
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_one_pass_gives_the_states_rows_and_outputs_of_token_by_token(model, tokenizer, sampling):
+def test_one_pass_gives_the_states_and_rows_of_token_by_token(model, tokenizer, sampling):
     for recording in recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24, EVERYTHING):
         slow = recording.trace
         fast, written = record_known(model, slow.prompt, slow.tokens, slow.finish_reason, sampling, 24, EVERYTHING)
@@ -98,8 +97,6 @@ def test_one_pass_gives_the_states_rows_and_outputs_of_token_by_token(model, tok
         assert [rows.shape for rows in fast.attention] == [rows.shape for rows in slow.attention]
         for ours, theirs in zip(fast.attention, slow.attention, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-        assert np.array_equal(fast.outputs.tokens, slow.outputs.tokens)
-        np.testing.assert_allclose(fast.outputs.logprobs, slow.outputs.logprobs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

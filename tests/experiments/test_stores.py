@@ -202,7 +202,6 @@ def test_each_content_is_taken_once_and_parts_are_all_files_in_order(folders):
     for count in (1, 2, 3, 7):
         parts = texts.split(count)
         assert len(parts) == count and [file for part in parts for file in part.files] == list(texts.files)
-    assert [file for part in texts.pieces() for file in part.files] == list(texts.files)
 
 
 def test_a_folder_without_wheels_is_refused(tmp_path):

@@ -139,7 +139,7 @@ def test_training_depends_on_the_seed_alone(learnable):
             for p in (-0.01, 1.01, math.nan)
         ),
         (lambda: Examples(states(2), torch.ones(2), torch.tensor([0.5, 2.0])), "confidence holds 2.0"),
-        (lambda: Examples(states(2), torch.zeros(3)), "expected one entry for each of 2 states"),
+        (lambda: Examples(states(2), torch.zeros(3)), "acceptance has shape .3,.; expected .2,."),
         (lambda: Examples(states(0), torch.zeros(0)), "expected .n, width. with n of 1 or more"),
         *(
             (lambda name=name: Training(**{name: 0}), f"{name} is 0")

@@ -82,7 +82,7 @@ def test_what_is_no_file_of_heads_or_of_another_model_is_refused(written, key, m
         path.write_bytes(content)
         with pytest.raises(ValueError, match=f"{path.name} holds no {key.replace('_', ' ')}"):
             load(path)
-    for about in ("[]", "3", "null", "{"):
+    for about in ("[]", "3", "null", "{", "[" * 10**5, "1" * 5000):
         save_file({"x": torch.zeros(1)}, path, metadata={key: about})
         with pytest.raises(ValueError, match=f"{path.name} holds no {key.replace('_', ' ')}"):
             load(path)
@@ -104,6 +104,7 @@ def test_a_saved_head_is_the_same(written, model):
 TEXTS = {
     "empty": lambda about: "",
     "cut off": lambda about: json.dumps(about)[:-20],
+    "nested too deeply": lambda about: "[" * 10**5,
     "no mapping": lambda about: "[1]",
     "another format": lambda about: json.dumps(about | {"format": 99}),
     "no copied": lambda about: json.dumps({name: value for name, value in about.items() if name != "copied"}),
@@ -121,5 +122,5 @@ def test_a_damaged_file_of_induction_heads_is_refused_by_name(model, tmp_path, h
     InductionHeads(np.full(shape, 0.5), np.full(shape, 0.1), 3, fingerprint(model)).save(path)
     assert InductionHeads.load(path, model).copied == 3
     path.write_text(TEXTS[how](json.loads(path.read_text())))
-    with pytest.raises(ValueError, match=r"heads\.json does not hold induction heads"):
+    with pytest.raises(ValueError, match=r"heads\.json holds no induction heads"):
         InductionHeads.load(path, model)

@@ -75,7 +75,7 @@ LONG = [2 + i % 80 for i in range(families.CONTEXT)]
             lambda model: credited(
                 model, [record(model, LONG[:70], max_new_tokens=4, capture=Capture(heads=((0, 1),)))]
             ),
-            "rows of 1 heads; expected all 8, in order: every_head",
+            "rows of 1 heads, not all 8: use every_head",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_model_with_broken_weights_is_refused_with_the_place(llama, store):
     broken = build("llama-gqa")
     with torch.no_grad():
         broken.get_input_embeddings().weight[int(store.document(3)[4])] = float("nan")
-    with pytest.raises(ValueError, match="the states of the store's positions .*nan in column 0"):
+    with pytest.raises(ValueError, match="states of positions .*nan in column 0"):
         embed_store(broken, store, store.path.with_name("states"), window=40, progress=False)
     assert not store.path.with_name("states").exists()
 
@@ -74,6 +74,7 @@ def test_what_does_not_fit_the_model_is_refused(llama, store, tmp_path):
     wide = datastores.build_tokens(tmp_path / "wide", [[1, 2]], VOCABULARY + 1, progress=False)
     for model, tokens, options, error, says in (
         (llama, store, {"window": 1024}, ValueError, "window is 1024, the model's context 128"),
+        (llama, store, {"window": np.int64(1024)}, ValueError, "window is 1024, the model's context 128"),
         (build("llama").train(), store, {}, ValueError, "in training mode"),
         (llama, wide, {}, ValueError, "has 97 token ids, the model 96: they do not share a tokenizer"),
         (llama, tmp_path / "none", {}, StoreError, "no datastore at"),

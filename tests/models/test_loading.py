@@ -10,8 +10,11 @@ import torch
 from accelerate import cpu_offload, disk_offload
 from transformers import AutoModelForSeq2SeqLM, LlamaForCausalLM, T5Config
 
-from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record
-from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden
+from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record, replay
+from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden, SpecDecPP
+from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.drafting import MedusaHeads
 from specdec_lib.models import loading
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
@@ -60,7 +63,7 @@ NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
     [
         (NOTHING, {"device": "tpu-of-mine"}, ValueError, "device is 'tpu-of-mine'.*try 'cpu' or 'auto'"),
         (NOTHING, {"device": "cuda:99"}, ValueError, "device is 'cuda:99'.*try 'cpu' or 'auto'"),
-        (NOTHING, {"dtype": "int3"}, ValueError, "dtype is 'int3'; expected 'auto' or one of float32"),
+        (NOTHING, {"dtype": "int3"}, ValueError, "dtype is 'int3'; expected one of auto, float32"),
         (NOTHING, {}, FileNotFoundError, "no model in .*nothing.*config.json"),
         (lambda folder: str(NOTHING(folder)), {}, FileNotFoundError, "no model in .*nothing.*config.json"),
         (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
@@ -102,14 +105,17 @@ def test_a_model_whose_embeddings_lie_elsewhere_is_served_like_any(tmp_path, off
     where = {"offload_dir": tmp_path} if offload is disk_offload else {}
     offload(moved, execution_device=torch.device("cpu"), **where)
     assert {str(parameter.device) for parameter in moved.parameters()} == {"meta"}
+    heads = Medusa(moved, MedusaHeads.for_target(moved, own_vocabulary=True))
+    judge = SpecDecPP(moved, AcceptanceHead(32, draft=fingerprint(one)))
     capture = Capture(layers=(1,), heads=((1, 0),))
     expected, trace = (record(model, ids, max_new_tokens=12, capture=capture) for model in (one, moved))
     assert trace.tokens == expected.tokens and fingerprint(moved) == fingerprint(one)
     torch.testing.assert_close(trace.hidden[1], expected.hidden[1])
-    assert generate(one, ids, DraftModel(moved, 3), max_new_tokens=12).tokens == expected.tokens
+    for target, drafter in ((one, DraftModel(moved, 3)), (one, judge), (moved, heads)):
+        assert generate(target, ids, drafter, max_new_tokens=12).tokens == expected.tokens
     text = [np.array(ids)]
     assert np.array_equal(last_states(moved, text)[0], last_states(one, text)[0])
-    with pytest.raises(ValueError, match="lies on"):
+    with pytest.raises(ValueError, match="the model is on"):
         Runtime(moved, 40)
 
 
@@ -143,8 +149,11 @@ def test_a_draft_padded_to_other_rows_is_paired_by_the_tokenizer(tmp_path):
     plain = generate(target, ids, max_new_tokens=12).tokens
     assert generate(target, ids, DraftModel(draft, 3), max_new_tokens=12).tokens == plain
     assert len(generate(target, ids, DraftModel(draft, 3), Sampling(2.0), 12, []).tokens) == 12
-    with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with specdec_lib.load_model"):
-        generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), max_new_tokens=12)
+    assert replay(record(draft, ids, max_new_tokens=12), DraftModel(target, 3)).stats["new_tokens"] == 12
+    shown: list[list[int]] = []
+    with pytest.raises(ValueError, match="has 200 token ids, the target 96: .* load both with load_model"):
+        generate(build("llama"), ids, DraftModel(build("llama", vocab_size=200)), on_tokens=shown.append)
+    assert not shown
 
 
 @pytest.mark.parametrize("slower, warned", [(2.0, 0), (15.0, 1)])

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
+import method_examples
 import pytest
 
 from specdec_lib import generate, methods, paths
 from specdec_lib.report import plots
 from specdec_lib.report.claims import rules
-from specdec_lib.report.display import method_examples
 from tests.families import build, prompt
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import readme
 import typer
 
 import specdec_lib
@@ -12,7 +13,7 @@ from specdec_lib import cli, paths
 from specdec_lib.decoding.results import Generation, Step, metrics
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.report import numbers
-from specdec_lib.report.build import book, readme
+from specdec_lib.report.build import book
 from specdec_lib.report.numbers import Number, NumberError
 
 ROOT = paths.ROOT or Path()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from transformers import PreTrainedModel
 
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
 from specdec_lib.experiments.pass_costs import step_seconds
-from specdec_lib.experiments.recorded_runs import Recording, replay_all
+from specdec_lib.experiments.recorded_runs import Recording, replay_each
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
 
@@ -30,18 +28,11 @@ NODES, PER_NODE = ("drafted", "drafts"), ("accepted", "drafted")
 CHARACTERS = ("characters", "passes")
 #: What a setting is: a store of some size, how the outputs were decoded, and the kind of prompts.
 SETTING = ("stored", "store", "way", "group")
-#: Recordings that one task of a core replays.
-PART = 20
 
 
 def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> pd.DataFrame:
-    """Replay drafters on recordings, on all cores: the results table. Times of drafting are those of cores that share memory."""
-
-    def counted(name: Any, some: Sequence[Recording]) -> pd.DataFrame:
-        return table(some, {name: replay_all(some, drafters[name])})
-
-    parts = [(name, recordings[i : i + PART]) for name in drafters for i in range(0, len(recordings), PART)]
-    rows = pd.concat(on_all_cores([partial(counted, *part) for part in parts]), ignore_index=True)
+    """The results table of drafters that are replayed on recordings, each prompt named by its task too."""
+    rows = table(recordings, replay_each(recordings, drafters))
     return rows.assign(prompt=rows.task + " " + rows.prompt)
 
 
@@ -85,11 +76,6 @@ def settings(
     return [(rows, second[setting]) for setting, rows in first.items()]
 
 
-def least(intervals: Sequence[Interval]) -> Interval:
-    """The one with the smallest estimate."""
-    return min(intervals, key=lambda interval: interval.value)
-
-
 def curve_at(price: Mapping[int, float]) -> dict[int, float]:
     """A price curve at :data:`WIDTHS`; beyond its last width its last slope goes on."""
     return {width: step_seconds(price, width) for width in WIDTHS}
@@ -125,10 +111,7 @@ def steps(frame: pd.DataFrame) -> list[Interval]:
 
 
 def at_size(
-    frame: pd.DataFrame,
-    size: float,
-    degree: int = 1,
-    then: Callable[[Any], Any] = lambda rate: rate,
+    frame: pd.DataFrame, size: float, degree: int = 1, then: Callable[[Any], Any] = lambda rate: rate
 ) -> Interval:
     """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
 

@@ -1,14 +1,10 @@
-"""Lossy: the sampling rules of the released codes of REST, DReSD, Medusa and Hydra, for comparison only.
+"""Lossy: the sampling rules of the released codes of REST and DReSD, for comparison only.
 
-The first two draw the target's token again for every row of the draft and every position in it, and keep the row that matches
+Both draw the target's token again for every row of the draft and every position in it, and keep the row that matches
 longest, the first of equals. A token on R rows gets R chances, so the output does not have the target's distribution:
 with one drafted token of probability p on R rows it is emitted with probability 1 - (1 - p)^(R + 1) under REST's rule
 and 1 - (1 - p)^R under DReSD's. Rows that part at once are kept less often than by one draw a node, because
 independent draws can all miss.
-
-Typical acceptance, the rule of Medusa (Cai et al. 2024, section 2.3.1) and Hydra, draws nothing: a drafted token is kept if its
-probability exceeds min(epsilon, delta exp(-H)), H being the entropy of the target's distribution there. The longest path of
-kept tokens is emitted and then the most likely token, so that one text follows from each prompt whatever the seed.
 
 Nothing in the library decodes with these rules; :func:`specdec_lib.decoding.acceptance.exact_match` draws once for each node.
 Below, ``probabilities`` is a float64 tensor of shape (nodes + 1, vocabulary): the target's distribution after the root and
@@ -34,37 +30,6 @@ from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 
 #: What follows the kept row: ``"rest"`` draws a token again, ``"dresd"`` takes the row's own that did not match.
 RULES = ("rest", "dresd")
-#: With typical acceptance: all rules whose bias :func:`released_law` tells.
-LOSSY = (*RULES, "typical")
-#: Of typical acceptance, as released.
-EPSILON, DELTA = 0.09, 0.3
-
-
-def _check_rule(rule: str) -> None:
-    if rule not in LOSSY:
-        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(LOSSY)}")
-
-
-def typical_acceptance(
-    tree: DraftTree, probabilities: torch.Tensor, epsilon: float = EPSILON, delta: float = DELTA
-) -> tuple[list[int], int]:
-    """Accept as the released codes of Medusa and Hydra do at a temperature: the accepted nodes, and the next token.
-
-    A token is kept if its probability exceeds ``min(epsilon, delta * exp(-entropy))``, the entropy in nats. Of the longest
-    paths whose tokens are all kept the most likely one is accepted, then comes the target's most likely token.
-    """
-    bars = torch.minimum(torch.tensor(epsilon), delta * (-torch.special.entr(probabilities).sum(-1)).exp())
-    chances: dict[int, float] = {-1: 1.0}
-    best, depths = -1, tree.depths
-    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
-        chance = float(probabilities[parent + 1, token])
-        if parent not in chances or not chance > float(bars[parent + 1]):
-            continue
-        chances[node] = chances[parent] * chance
-        longer = best < 0 or depths[node] > depths[best]
-        if longer or (depths[node] == depths[best] and chances[node] > chances[best]):
-            best = node
-    return tree.path(best), int(probabilities[best + 1].argmax())
 
 
 def rows(tree: DraftTree) -> list[list[int]]:
@@ -89,16 +54,13 @@ def _survival(tree: DraftTree, row: list[int], probabilities: torch.Tensor) -> l
 def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> torch.Tensor:
     """Exact distribution of the first token emitted where each row draws again: float64, shape (vocabulary,).
 
-    ``"dresd"`` follows the last draw of the best row, ``"rest"`` draws once more after it, ``"typical"`` is sure of one token.
+    ``"dresd"`` follows the last draw of the best row, ``"rest"`` draws once more after it.
     With s_r(k) the probability that row r matches in its first k tokens, row r is kept at length k with probability
     (s_r(k) - s_r(k+1)) times the product of 1 - s_q(k) over the rows q before it and of 1 - s_q(k+1) over those after.
     """
-    _check_rule(rule)
+    if rule not in RULES:
+        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(RULES)}")
     law = torch.zeros_like(probabilities[0])
-    if rule == "typical":
-        path, token = typical_acceptance(tree, probabilities)
-        law[tree.tokens[path[0]] if path else token] = 1.0
-        return law
     root, paths = probabilities[0], rows(tree)
     if not paths:
         return root.clone()
@@ -120,11 +82,8 @@ def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> tor
     return law + none * rest
 
 
-def released_accepted(tree: DraftTree, probabilities: torch.Tensor, rule: str = "rest") -> float:
-    """Expected length of the accepted path; under ``"rest"`` and ``"dresd"`` the sum over k of 1 - prod_r (1 - s_r(k))."""
-    _check_rule(rule)
-    if rule == "typical":
-        return float(len(typical_acceptance(tree, probabilities)[0]))
+def released_accepted(tree: DraftTree, probabilities: torch.Tensor) -> float:
+    """Expected length of the accepted path under either rule: the sum over k of 1 - prod_r (1 - s_r(k))."""
     survival = torch.tensor([_survival(tree, row, probabilities) for row in rows(tree)], dtype=torch.float64)
     return float((1 - (1 - survival).prod(0))[1:].sum()) if len(survival) else 0.0
 
@@ -158,7 +117,7 @@ class Bias(NamedTuple):
 def sampling_bias(
     model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation], rule: str
 ) -> Bias:
-    """Measure a rule of :data:`LOSSY` on the drafts of sampled runs, exactly, from the target's probabilities.
+    """Measure a rule of :data:`RULES` on the drafts of sampled runs, exactly, from the target's probabilities.
 
     ``runs`` are runs or replays of the sampled ``recordings`` with a drafter. Greedy recordings, and runs without any draft,
     are a ValueError.
@@ -176,7 +135,7 @@ def sampling_bias(
                 if len(step.tree):
                     p = distribution(logits, trace.sampling).cpu()
                     distance = total_variation(released_law(step.tree, p, rule), p[0])
-                    found.append((distance, released_accepted(step.tree, p, rule), exact_accepted(step.tree, p)))
+                    found.append((distance, released_accepted(step.tree, p), exact_accepted(step.tree, p)))
                 target.commit(step.path)
                 root = step.tokens[-1]
         return found

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.chapters.ch04_pld_plus.hindsight import replay_hindsight
+from specdec_lib.chapters.ch04_pld_plus.occurrences import replay_hindsight
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
@@ -31,6 +32,7 @@ from specdec_lib.experiments.published_sets.replies import (
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_all
 from specdec_lib.experiments.retrieval import record_replies
+from specdec_lib.experiments.statistics import Interval, interval_of_sums
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.files import write_atomic
 
@@ -166,3 +168,16 @@ def prompt_words() -> Iterator[dict[str, Any]]:
         prompts = load_task(whole)
         words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
         yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}
+
+
+def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:
+    """Spearman's rank correlation of two values of each output, with its interval over prompts.
+
+    The ranks are those among all outputs, in each bootstrap sample too.
+    """
+    a, b = x.rank().to_numpy(), y.rank().to_numpy()
+
+    def correlation(n, sa, sb, saa, sbb, sab):
+        return (n * sab - sa * sb) / np.sqrt((n * saa - sa**2) * (n * sbb - sb**2))
+
+    return interval_of_sums(correlation, [np.ones(len(a)), a, b, a * a, b * b, a * b], list(prompts))

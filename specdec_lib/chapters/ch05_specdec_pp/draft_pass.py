@@ -213,10 +213,7 @@ class Judged:
     def of(cls, passed: DraftPass, head: AcceptanceHead) -> Judged:
         """Ask ``head`` about every token of the pass."""
         device = next(head.parameters()).device
-        pairs = (
-            (passed.states, passed.confidence[:-1]),
-            (passed.branch_states, passed.branch_confidence[:, :-1]),
-        )
+        pairs = ((passed.states, passed.confidence[:-1]), (passed.branch_states, passed.branch_confidence[:, :-1]))
         return cls(
             passed,
             *(
@@ -271,13 +268,7 @@ def rounds(
 
 
 def _draft(
-    drafted: Round,
-    passed: DraftPass,
-    judged: Judged | None,
-    done: int,
-    rule: StoppingRule,
-    least: int,
-    most: float,
+    drafted: Round, passed: DraftPass, judged: Judged | None, done: int, rule: StoppingRule, least: int, most: float
 ) -> None:
     """Fill ``drafted`` until the rule says stop."""
     miss = int(passed.miss[done])

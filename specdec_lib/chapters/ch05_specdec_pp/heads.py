@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass
-from specdec_lib.chapters.ch05_specdec_pp.theory.threshold import true_refusal
+from specdec_lib.chapters.ch05_specdec_pp.theory import true_refusal
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.served_models import decoder_config

@@ -89,7 +89,7 @@ class Output(NamedTuple):
         return f"{self.recording.task}: {self.recording.prompt.id}"
 
 
-def play_all(outputs: Sequence[Output], policies: Sequence[Policy], longest: int = 20) -> pd.DataFrame:
+def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
     """Counts of every output under every policy, on all cores; a row a policy and output, in this order.
 
     ``task`` (the set), ``prompt``, ``turn``, ``seed``; ``tuning``, whether settings are chosen on its prompt (every second one
@@ -110,7 +110,7 @@ def play_all(outputs: Sequence[Output], policies: Sequence[Policy], longest: int
         }
         for one in outputs
     ]
-    found = on_all_cores([partial(_played, one.passed, policies, longest) for one in outputs])
+    found = on_all_cores([partial(_played, one.passed, policies) for one in outputs])
     rows = [
         own
         | {"family": policy.family, "method": policy.name, "outputs": 1}
@@ -122,14 +122,14 @@ def play_all(outputs: Sequence[Output], policies: Sequence[Policy], longest: int
     return pd.DataFrame(rows)
 
 
-def _played(passed: DraftPass, policies: Sequence[Policy], longest: int) -> list[Tally]:
+def _played(passed: DraftPass, policies: Sequence[Policy]) -> list[Tally]:
     judged: dict[AcceptanceHead | None, DraftPass | Judged] = {None: passed}
     tallies = []
     for policy in policies:
         head = policy.heads[0] if policy.heads else None
         if head not in judged:
             judged[head] = Judged.of(passed, head)
-        tallies.append(play(judged[head], policy.make(passed), policy.least, longest))
+        tallies.append(play(judged[head], policy.make(passed), policy.least))
     return tallies
 
 

@@ -20,9 +20,8 @@ from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_numbers import Priced, pass_prices, published_draft_price
 from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, render
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.workbench import ModelPair
@@ -36,29 +35,22 @@ if TYPE_CHECKING:
 #: prefill.
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
 #: Transformers' own ways to decode, each with ours that does the same.
-PEERS = {
-    "transformers": PLAIN,
-    "transformers, prompt lookup": "PLD",
-    "transformers, assisted": "SpecDec",
-}
+PEERS = {"transformers": PLAIN, "transformers, prompt lookup": "PLD", "transformers, assisted": "SpecDec"}
 
 #: Tokens that every method decodes before any time counts.
 _WARM = 8
 
 
 def timed(
-    pair: ModelPair, prompts: Sequence[Prompt], methods: Sequence[str], max_new_tokens: int, repeats: int
+    pair: ModelPair, prompts: Sequence[Prompt], methods: Sequence[str], max_new_tokens: int
 ) -> tuple[list[Recording], dict[str, list[Generation]], list[dict[str, Any]]]:
-    """Decode prompts greedily with every method and with transformers' own, in turns, ``repeats`` times.
+    """Decode prompts greedily with every method and with transformers' own, in turns.
 
     The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the first
     answer before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
-    Returns the recordings of plain runs, which give the prompts and the lossless outputs; by method of ours the runs of the
-    last repeat; and rows, one an output and method, summed over repeats: ``task, prompt, turn, seed, method``; ``written``
-    tokens and ``seconds`` of the whole call; ``equal``, whether every output is that of plain decoding. For ours also
-    ``tokens`` after the prefill, ``passes``, ``drafted``, the parts of a step's time
-    (:data:`~specdec_lib.decoding.results.PARTS`) and ``decoding_seconds``, their sum.
+    Returns the recordings of plain runs, which give the prompts and the lossless outputs; the runs by method of ours; and a row
+    an output and method (``_row``).
     """
     runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
     if runtime is None:
@@ -69,31 +61,45 @@ def timed(
     peers = [peer for peer, ours in PEERS.items() if ours in drafters]
     assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
     names, state = [*drafters, *peers], states(drafters)
-    runs: dict[str, list[Generation]] = {}
-    rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for repeat in range(-1, repeats):
-        runs = {name: [] for name in drafters}
-        for place, recording in enumerate(recordings[:1] if repeat < 0 else recordings):
-            trace = recording.trace
-            if repeat < 0:
-                trace = replace(trace, limits=replace(trace.limits, max_new_tokens=min(_WARM, max_new_tokens)))
-            first = (place + repeat) % len(names)
-            for name in names[first:] + names[:first]:
-                drafter, run = drafters.get(name), None
-                if drafter is not None and (state[name] == "cold" or place == 0):
-                    drafter.reset()
-                began = time.perf_counter()
-                if name in peers:
-                    tokens = _transformers(pair.target, trace, PEERS[name], assistant)
-                else:
-                    run = _ours(pair, trace, drafter, runtime)
-                    tokens = run.tokens
+    runs: dict[str, list[Generation]] = {name: [] for name in drafters}
+    rows: list[dict[str, Any]] = []
+    warming = replace(recordings[0].trace.limits, max_new_tokens=min(_WARM, max_new_tokens))
+    turns = [(i, one, one.trace.limits) for i, one in enumerate(recordings)]
+    for place, recording, limits in [(0, recordings[0], warming), *turns]:
+        trace = replace(recording.trace, limits=limits)
+        first = place % len(names)
+        for name in names[first:] + names[:first]:
+            drafter, run = drafters.get(name), None
+            if drafter is not None and (state[name] == "cold" or place == 0):
+                drafter.reset()
+            began = time.perf_counter()
+            if name in peers:
+                tokens = _transformers(pair.target, trace, PEERS[name], assistant)
+            else:
+                longest, ends = limits.max_new_tokens, sorted(limits.eos)
+                run = generate(pair.target, trace.prompt, drafter, None, longest, ends, runtime=runtime)
+                tokens = run.tokens
+            seconds = time.perf_counter() - began
+            if limits is not warming:
+                rows.append(_row(recording, name, seconds, tokens, run))
+                if run is not None:
                     runs[name].append(run)
-                seconds = time.perf_counter() - began
-                if repeat >= 0:
-                    row = rows.setdefault((place, name), _empty(recording, name))
-                    _add(row, seconds, tokens, run, trace.tokens)
-    return recordings, runs, list(rows.values())
+    return recordings, runs, rows
+
+
+def _row(
+    recording: Recording, method: str, seconds: float, tokens: Sequence[int], run: Generation | None
+) -> dict[str, Any]:
+    """What an output is and took: ``written`` tokens and ``seconds`` of the whole call; ``equal``, whether it is that of plain
+    decoding; of ours also ``tokens`` after the prefill, ``passes``, ``drafted``, the parts of a step's time
+    (:data:`~specdec_lib.decoding.results.PARTS`) and ``decoding_seconds``, their sum."""
+    steps = run.steps if run else []
+    parts = {part: sum(getattr(step, part) for step in steps) for part in PARTS}
+    parts["decoding_seconds"] = sum(parts.values())
+    about = {"task": recording.task, "prompt": recording.prompt.id, "turn": recording.turn, "seed": 0, "method": method}
+    counts = {"written": len(tokens), "seconds": seconds, "tokens": sum(len(step.tokens) for step in steps)}
+    counts |= {"passes": len(steps), "drafted": sum(step.drafted for step in steps)}
+    return about | counts | parts | {"equal": list(tokens) == recording.trace.tokens}
 
 
 def _runtimes(
@@ -111,13 +117,6 @@ def _runtimes(
     return Runtime(pair.target, capacity), pair.draft and Runtime(pair.draft, capacity, widths=(1, 2, 4))
 
 
-def _ours(pair: ModelPair, trace: Trace, drafter: Any, runtime: Runtime | None) -> Generation:
-    limits = trace.limits
-    return generate(
-        pair.target, trace.prompt, drafter, None, limits.max_new_tokens, sorted(limits.eos), runtime=runtime
-    )
-
-
 def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: PreTrainedModel | None) -> list[int]:
     """New tokens of one prompt by transformers' own method that does what ours does, with the same draft length."""
     ids = torch.tensor([trace.prompt], device=target.device)
@@ -125,14 +124,11 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     if ours == "PLD":
         extra |= {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     elif ours == "SpecDec":
-        about = assistant.generation_config
-        about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
-        about.assistant_confidence_threshold = 0.0
         extra["assistant_model"] = assistant
     shown = logging.get_verbosity()
     logging.set_verbosity_error()  # its assisted generation warns of its own way of calling itself
     try:
-        with attention.backends(target.device):  # the kernels that ours run with
+        with attention.settings(target.device):  # the kernels that ours run with
             out = target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -146,32 +142,14 @@ def _transformers(target: PreTrainedModel, trace: Trace, ours: str, assistant: P
     return out[0, len(trace.prompt) :].tolist()  # waits for the device
 
 
-def _empty(recording: Recording, method: str) -> dict[str, Any]:
-    sums = dict.fromkeys(("written", "seconds", "tokens", "passes", "drafted", *PARTS, "decoding_seconds"), 0)
-    about = {"task": recording.task, "prompt": recording.prompt.id, "turn": recording.turn, "seed": 0}
-    return {**about, "method": method, **sums, "equal": True}
-
-
-def _add(
-    row: dict[str, Any], seconds: float, tokens: Sequence[int], run: Generation | None, lossless: Sequence[int]
-) -> None:
-    row["written"] += len(tokens)
-    row["seconds"] += seconds
-    row["equal"] &= list(tokens) == list(lossless)
-    for step in run.steps if run else ():
-        row["tokens"] += len(step.tokens)
-        row["passes"] += 1
-        row["drafted"] += step.drafted
-        for part in PARTS:
-            row[part] += getattr(step, part)
-            row["decoding_seconds"] += getattr(step, part)
-
-
 def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
-    """A draft of a cut vocabulary that reads and writes the target's ids, as transformers' assisted generation wants them.
+    """A draft model for transformers' assisted generation, with SpecDec's draft length, that reads and writes the target's ids.
 
     It has assistance across vocabularies too, by way of text and a second tokenizer; here both have one tokenizer.
     """
+    about = draft.generation_config
+    about.num_assistant_tokens, about.num_assistant_tokens_schedule = draft_length("SpecDec", {}), "constant"
+    about.assistant_confidence_threshold = 0.0
     known = draft_vocabulary(draft)
     if known.shared:
         return draft
@@ -221,19 +199,6 @@ def measured_prices(
         name="this machine",
         drafting={name: proposal([name]) for name in runs if name in METHODS and name not in by_token},
     )
-
-
-def published_prices() -> dict[Priced, PassPrices]:
-    """The published prices of passes (``data/published/pass_prices.csv``), by who published them.
-
-    A pass of a draft model costs the share of the target's that SpecDec++ reports. Drafting without a model costs nothing
-    beyond the price of the pass, which has it inside for Spec-Bench.
-    """
-    draft = published_draft_price()
-    return {
-        who: PassPrices(curve, drafted_token=draft, name=f"{who.device} ({who.source})")
-        for who, curve in pass_prices().items()
-    }
 
 
 def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:

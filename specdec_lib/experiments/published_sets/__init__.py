@@ -57,11 +57,7 @@ class DataSet:
 
 
 def _by_fields(
-    files: Mapping[str | None, DataFile],
-    id: str,
-    turns: Mapping[str | None, str],
-    answer: str,
-    continued: str = "",
+    files: Mapping[str | None, DataFile], id: str, turns: Mapping[str | None, str], answer: str, continued: str = ""
 ) -> Reader:
     """Return the reader of a set whose prompts are templates over the fields of a row: files by subset, turns by style.
 

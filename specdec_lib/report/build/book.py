@@ -15,9 +15,8 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.failures import strip_ansi
 from specdec_lib.report.build.params import UsageError
-from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.build.runner import METADATA, strip_ansi
 
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""
@@ -56,22 +55,26 @@ def executed_profiles(book: Path) -> dict[str, str]:
 def draw_pictures(folder: Path) -> None:
     """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
     from specdec_lib.report import plots
-    from specdec_lib.report.display import choices, method_examples, method_pictures
+    from specdec_lib.report.display import choices, method_pictures
 
     folder.mkdir(parents=True, exist_ok=True)
     plots.use_style()
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-        files.write_atomic(folder / f"{page}.html", method_examples.read(page)[1].to_html())
+        files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
     files.write_atomic(folder / "which-method.html", choices.figure())
 
 
-#: jupyter-book, with Sphinx reading and writing pages in as many processes as it is told, for which jupyter-book has no option.
+#: jupyter-book, which ends with the process that renders, and whose own processes end with it. Sphinx reads and writes pages in
+#: as many processes as it is told, for which jupyter-book has no option.
 #: Documents are trees of millions of nodes, most of them kept to the end: looking for garbage took a fifth of the time, and
 #: without it the process takes 1.6 GB. From Python 3.13 on this text is the source of every function that Python itself made
 #: from a text, such as those of named tuples, and Sphinx fails on it.
 _JUPYTER_BOOK = """
-import functools, gc, linecache, sys
+import functools, gc, linecache, os, sys
+from specdec_lib.processes import end_with_parent
+end_with_parent(int(sys.argv.pop(1)))
+os.register_at_fork(after_in_child=lambda: end_with_parent(os.getppid()))
 linecache.cache.pop("<string>", None)
 gc.disable()
 import jupyter_book.sphinx
@@ -81,15 +84,19 @@ main()
 """
 
 
-def render(root: Path) -> Path:
-    """Render the pages; returns the first one. UsageError if a notebook is not executed, or jupyter-book warned or failed."""
-    executed_profiles(root / "book")
+def build() -> None:
+    """Render the book; UsageError if a notebook is not executed, or jupyter-book warned or failed."""
+    root = paths.root()
+    profiles = executed_profiles(root / "book")
+    if len(set(profiles.values())) > 1:
+        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+    start = time.perf_counter()
     rerun.write_pages(root)
     draw_pictures(root / "book" / "pictures")
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
     shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
     jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    command = [sys.executable, "-c", _JUPYTER_BOOK, str(jobs), "build", "book"]
+    command = [sys.executable, "-c", _JUPYTER_BOOK, str(os.getpid()), str(jobs), "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:
@@ -105,19 +112,8 @@ def render(root: Path) -> Path:
         raise UsageError(
             f"the book was not built; the warnings count as errors\n{_complaints(log)}\n  whole log: {log}"
         )
-    return root / "_build" / "html" / "intro.html"
-
-
-def build(root: Path | None = None) -> Path:
-    """Render the book of a repository; returns its first page."""
-    root = root or paths.root()
-    profiles = executed_profiles(root / "book")
-    if len(set(profiles.values())) > 1:
-        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
-    start = time.perf_counter()
-    page = render(root)
+    page = root / "_build" / "html" / "intro.html"
     print(f"The book is built ({time.perf_counter() - start:.0f} s). Open {page.as_uri()}")
-    return page
 
 
 def _complaints(log: Path) -> str:

@@ -1,8 +1,10 @@
 """What Sphinx has to know for the pages.
 
 The role ``{num}`` puts a number of a chapter into prose, ``{published}`` one of a paper. ``{holds-if}`` holds sentences that
-presume verdicts, and says below them where this run gives another. ``{methods}`` is a table of methods. What is missing is an
-error of the page, and errors end the build.
+presume verdicts, and says below them where this run gives another. ``{methods}`` is a table of methods. ``{opening} fig-name``
+stands at the top of a chapter, holds the sentences that say what the main figure shows, which a notebook computes far down the
+page, and receives a copy of the picture, which links to the original. What is missing is an error of the page, and errors end
+the build.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.errors import SphinxError
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import ClaimError
+from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
-from specdec_lib.report.claims.published_tables import published_rows, published_text
-from specdec_lib.report.display.seconds_chart import tokens_per_second
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -143,6 +145,46 @@ class Methods(SphinxDirective):
         return holder.children
 
 
+class Opening(SphinxDirective):
+    """Holds the place of the picture, and its sentences."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Put a container on the page that :class:`PutPictures` fills."""
+        place = nodes.container("", classes=["opening"])
+        place["opening"] = self.arguments[0].strip()
+        place.source, place.line = self.get_source_info()
+        self.state.nested_parse(self.content, self.content_offset, place)
+        return [place]
+
+
+class PutPictures(SphinxTransform):
+    """Copies each figure that is asked for into its place; a name that no figure of the page has is an error."""
+
+    default_priority = 800  # before the images of the page are collected
+
+    def apply(self, **_: Any) -> None:
+        """Fill the places of one page."""
+        figures = {name: figure for figure in self.document.findall(nodes.figure) for name in figure["names"]}
+        for place in self.document.findall(lambda node: isinstance(node, nodes.container) and "opening" in node):
+            name = place["opening"]
+            if name not in figures:
+                raise SphinxError(
+                    f"{self.env.docname}: no figure is named {name!r} for its opening; expected one of "
+                    + ", ".join(sorted(figures))
+                )
+            figure = figures[name]
+            pictures = [child.deepcopy() for child in figure.children if not isinstance(child, nodes.caption)]
+            for node in (node for picture in pictures for node in picture.findall(nodes.Element)):
+                node["ids"], node["names"] = [], []
+            words = [part.deepcopy() for each in figure.findall(nodes.caption) for part in each.children]
+            link = nodes.reference("", "How it is made.", refid=figure["ids"][0], internal=True)
+            caption = nodes.paragraph("", "", *words, nodes.Text(" "), link, classes=["opening-caption"])
+            place[:0] = [*pictures, caption]
+
+
 def _draw_pictures(app: Sphinx) -> None:
     """Draw the figures of pages that are no chapter's: what reproduces, and seconds."""
     folder = Path(app.srcdir) / "pictures"
@@ -151,7 +193,7 @@ def _draw_pictures(app: Sphinx) -> None:
         plots.use_style()
         drawing = pictures.reproduces(pictures.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
-        drawing = tokens_per_second(tables["seconds"])
+        drawing = pictures.tokens_per_second(tables["seconds"])
         drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
 
 
@@ -178,7 +220,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the roles with Sphinx."""
     app.add_directive("holds-if", HoldsIf)
     app.add_directive("methods", Methods)
-    app.setup_extension("specdec_lib.report.build.opening")
+    app.add_directive("opening", Opening)
+    app.add_transform(PutPictures)
     app.add_role("published", Published())
     app.add_role("num", Num())
     app.setup_extension("sphinx.ext.autodoc")

@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from specdec_lib.processes import end_with_parent, wait_without_spinning
 
@@ -15,27 +16,18 @@ from specdec_lib.processes import end_with_parent, wait_without_spinning
 PROGRESS, ERROR = "progress", "error"
 
 
-class Work(NamedTuple):
-    """A notebook with what its process needs: the ``source``, the executed ``copy``, and its parameters ``given``.
+def execute(
+    source: Path, copy: Path, given: Mapping[str, Any], root: Path, variables: Mapping[str, str | None], parent: int
+) -> None:
+    """Execute a notebook with the parameters ``given`` into a copy, and exit with status 1 where it does not come to its end.
 
-    :data:`PROGRESS` and :data:`ERROR` are written in ``folder``. The kernel works in ``root`` with these environment variables;
+    :data:`PROGRESS` and :data:`ERROR` are written beside the copy. The kernel works in ``root`` with these environment variables;
     None removes one. ``parent`` is the process of the run.
     """
-
-    source: Path
-    copy: Path
-    given: dict[str, Any]
-    folder: Path
-    root: Path
-    variables: dict[str, str | None]
-    parent: int
-
-
-def execute(work: Work) -> None:
-    """Execute the notebook, and exit with status 1 where it does not come to its end."""
-    end_with_parent(work.parent)
+    folder = copy.parent
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
-    for name, value in work.variables.items():
+    for name, value in variables.items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
@@ -48,22 +40,22 @@ def execute(work: Work) -> None:
     def begin(**_: Any) -> None:
         nonlocal begun
         begun += 1
-        (work.folder / PROGRESS).write_text(str(begun))
+        (folder / PROGRESS).write_text(str(begun))
 
     try:
         papermill.execute_notebook(
-            str(work.source),
-            str(work.copy),
-            parameters=work.given,
-            cwd=str(work.root),
+            str(source),
+            str(copy),
+            parameters=given,
+            cwd=str(root),
             kernel_name="python3",
             progress_bar=False,
             extra_arguments=["--log-level=CRITICAL"],  # a kernel that is told to end logs the interruption as an error
             on_cell_execute=begin,
-            **_kernel_manager(work.folder),
+            **_kernel_manager(folder),
         )
     except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
-        (work.folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         sys.exit(1)
 
 

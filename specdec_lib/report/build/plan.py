@@ -29,12 +29,14 @@ NAME = re.compile(r"(?P<id>\d\d|A\d)_[a-z0-9_]+")
 class Job:
     """One notebook with the parameters of the profile and of the command line; the rest are the notebook's defaults.
 
-    ``overrides`` are the words of the command line that belong to it, for the command that repeats the run.
+    ``target`` names the model that it decodes, None without such a parameter; ``overrides`` are the words of the command line
+    that belong to it, for the command that repeats the run.
     """
 
     path: Path
     profile: str
     given: Mapping[str, Any]
+    target: Any
     overrides: tuple[str, ...] = ()
 
     @property
@@ -56,12 +58,6 @@ class Job:
     def timed(self) -> bool:
         """Whether it takes times, and so runs alone."""
         return bool(self.source.metadata.get(METADATA, {}).get("timed"))
-
-    @property
-    def target(self) -> Any:
-        """The model that it decodes, by name; None if it has no such parameter."""
-        declared = params.declared_parameters(self.path).get("target")
-        return self.given.get("target", declared and declared.default)
 
     @property
     def command(self) -> str:
@@ -160,5 +156,7 @@ def make_plan(
                 raise UsageError(params.unknown_message(name, declared, path.stem))
             given[name] = params.parse_value(text, declared[name])
         words = tuple(f"{name}={text}" for name, text in asked.items())
-        jobs.append(Job(path, profile, params.validate(given, declared, path.stem), words))
+        given = params.validate(given, declared, path.stem)
+        target = given.get("target", declared["target"].default if "target" in declared else None)
+        jobs.append(Job(path, profile, given, target, words))
     return jobs

@@ -70,11 +70,6 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
 
 
-def span(executed: nbformat.NotebookNode) -> tuple[str, str]:
-    """When the run of an executed notebook began and ended, in the words of its metadata."""
-    return executed.metadata["papermill"]["start_time"], executed.metadata["papermill"]["end_time"]
-
-
 def minutes(spans: Iterable[tuple[str, str]]) -> float:
     """Minutes in which at least one of the runs was going on."""
     total, until = 0.0, float("-inf")
@@ -98,7 +93,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
             f"| [](notebooks/{path.name}) | {facts['profile']} | {facts['seconds']:.0f} | {size:.1f} | "
             f"{tables.markdown_cell(where)}{'s' if threads != '1' else ''} |"
         )
-        spans.append(span(content))
+        spans.append((content.metadata["papermill"]["start_time"], content.metadata["papermill"]["end_time"]))
     cache = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
     lines = [
         ":::{table} What the run took that these pages show.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,13 +27,15 @@ import nbformat
 from specdec_lib import files, paths
 from specdec_lib.experiments.prompts import HUMANEVAL
 from specdec_lib.models import smollm2
-from specdec_lib.report.build import execution, failures, params, plan
+from specdec_lib.report.build import execution, params, plan
 from specdec_lib.report.build.plan import METADATA, Job
 from specdec_lib.report.display import provenance, run_context
 from specdec_lib.wheels import fetch
 
 #: How often it is said what runs, in seconds.
 REPORT_SECONDS = 60.0
+#: The last lines of a failure's traceback are told.
+TRACEBACK_LINES = 14
 
 
 def run(
@@ -44,7 +47,7 @@ def run(
     notebooks: Path | None = None,
     kept: Path | None = None,
     jobs: int = 1,
-) -> list[failures.Failure]:
+) -> list[Failure]:
     """Execute notebooks of a plan (:func:`specdec_lib.report.build.plan.make_plan`) that changed, or all if ``force``, and put
     the copies into ``output``, ``book/notebooks`` by default, and copies of those that failed into ``kept``, ``_build/failed``.
 
@@ -89,6 +92,13 @@ def run(
     for failure in failed:
         print(f"\n{failure.message}", file=sys.stderr)
     return failed
+
+
+class Failure(NamedTuple):
+    """A notebook that did not reach its end, and what the reader is told."""
+
+    job: Job
+    message: str
 
 
 class Running(NamedTuple):
@@ -149,11 +159,9 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
     # Where two notebooks used all cores, their threads would wait for each other.
     if "OMP_NUM_THREADS" not in os.environ and threads < (os.cpu_count() or 1):
         variables["OMP_NUM_THREADS"] = str(threads)
-    work = execution.Work(
-        job.path, folder / job.path.name, dict(job.given), folder, paths.root(), variables, os.getpid()
-    )
+    work = job.path, folder / job.path.name, dict(job.given), paths.root(), variables, os.getpid()
     # Not a copy of this process, which has threads of torch.
-    process = get_context("spawn").Process(target=execution.execute, args=(work,))
+    process = get_context("spawn").Process(target=execution.execute, args=work)
     process.start()
     return Running(job, source_sum, process, folder, time.perf_counter())
 
@@ -168,6 +176,11 @@ def _busy() -> str:
 
 def _say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def strip_ansi(text: str) -> str:
+    """The text without the escape sequences of a terminal."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def _text(path: Path) -> str:
@@ -196,13 +209,19 @@ def _check_writable(folders: dict[str, Path]) -> None:
         )
 
 
-def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> failures.Failure | None:
+def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> Failure | None:
     """Put the copy and its files where they belong; returns the failure if the notebook did not come to its end."""
     job, downloads = ended.job, ended.folder / "files"
     if ended.process.exitcode:
         error = _text(ended.folder / execution.ERROR) or f"its process ended with status {ended.process.exitcode}"
-        partial = nbformat.read(str(ended.copy), as_version=4) if ended.copy.is_file() else None
-        return failures.describe(job, partial, error, _keep_failed(ended.copy, kept))
+        if error.startswith("DeadKernelError"):
+            error = "the kernel died without a traceback; running out of memory is the usual cause"
+        shown = [line for line in strip_ansi(error).splitlines() if line.strip()][-TRACEBACK_LINES:]
+        lines = [f"{ended.state()}: failed", *(f"    {line}" for line in shown)]
+        if ended.copy.is_file():
+            kept.mkdir(parents=True, exist_ok=True)
+            lines.append(f"  the notebook as far as it came: {shutil.move(ended.copy, kept / ended.copy.name)}")
+        return Failure(job, "\n".join([*lines, f"  run it again alone: {job.command}"]))
     executed = nbformat.read(str(ended.copy), as_version=4)
     _describe(executed, ended, surroundings, downloads)
     files.replace_folder(downloads, output / "files" / job.name)
@@ -271,10 +290,3 @@ def graft_outputs(source: nbformat.NotebookNode, executed: nbformat.NotebookNode
             cells += injected
     renewed.cells = cells
     return renewed
-
-
-def _keep_failed(path: Path, folder: Path) -> Path | None:
-    if not path.is_file():
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(path, folder / path.name))

@@ -1,16 +1,20 @@
-"""The pictures of the method pages, drawn from what :mod:`specdec_lib.report.display.method_examples` kept."""
+"""The pictures and viewers of the method pages, made from what ``make examples`` kept of the library's own drafters."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from specdec_lib import paths
+from specdec_lib.decoding.acceptance import exact_match
+from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
-from specdec_lib.report.display import method_examples
+from specdec_lib.report.display.stepper import Stepper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +22,46 @@ if TYPE_CHECKING:
 
 INK, FAINT, OWN, NEUTRAL = "#222222", "#8a8a8a", "#d9d9d9", "#44546a"
 REFUSED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#555555", "linestyle": ":", "linewidth": 1.6}
+FOLDER = paths.DATA / "results" / "examples"
+VERIFIER = "one-verifier"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A tree and what one verification made of it: ``parents`` (-1 for the root) and ``words`` of its nodes, the last emitted
+    word ``root``, the ``path`` of accepted nodes, what the target adds (``own``), and how many drafted nodes are ``hidden``."""
+
+    parents: tuple[int, ...]
+    words: tuple[str, ...]
+    root: str
+    path: tuple[int, ...]
+    own: str
+    hidden: int = 0
+
+    @property
+    def tree(self) -> DraftTree:
+        """The nodes, with their places as tokens."""
+        return DraftTree(range(len(self.parents)), self.parents)
+
+
+def verifier_tree() -> Verified:
+    """Three drafts of whole words in one tree after the word "the", where the target writes "mat while she"."""
+    drafts = [draft.split() for draft in ("mat and slept", "mat while it", "sofa all day")]
+    own = ["mat", "while", "she"]
+    words = [*dict.fromkeys(word for draft in (*drafts, own) for word in draft)]
+    tree = DraftTree.from_drafts([[words.index(word) for word in draft] for draft in drafts])
+    path, token = exact_match(tree, lambda node, before: words.index(own[len(before)]), ())
+    return Verified(tuple(tree.parents), tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token])
+
+
+def read(page: str) -> tuple[Verified, Stepper]:
+    """What is kept of a method page: its picture and its viewer. FileNotFoundError if nothing is."""
+    path = FOLDER / f"{page}.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; make it with: make examples ARGS={page}")
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    picture = {name: tuple(value) if isinstance(value, list) else value for name, value in kept["picture"].items()}
+    return Verified(**picture), Stepper(kept["stepper"], kept["static"])
 
 
 def _accepted(color: str) -> dict[str, Any]:
@@ -47,7 +91,7 @@ def _rows(parents: Sequence[int]) -> dict[int, int]:
     return row
 
 
-def _draw_tree(ax: Axes, shown: method_examples.Verified, color: str) -> int:
+def _draw_tree(ax: Axes, shown: Verified, color: str) -> int:
     """The tree from left to right, the target's own token after the last accepted node; gives the number of rows."""
     parents, words = [*shown.tree.parents, shown.path[-1]], [*shown.words, shown.own]
     row, depth, longest = _rows(parents), {-1: 0}, {0: len(shown.root)}
@@ -92,7 +136,7 @@ def _legend(figure: Figure, color: str) -> None:
 
 def verifier() -> Figure:
     """A draft tree and the mask under which one pass verifies it."""
-    shown = method_examples.verifier()
+    shown = verifier_tree()
     figure, (left, right) = plots.new(6.4, 3.5, 2, width_ratios=(1.12, 1))
     _draw_tree(left, shown, NEUTRAL)
     left.set_title("draft tree", fontsize=10)
@@ -109,7 +153,7 @@ def verifier() -> Figure:
 
 def drafted(name: str) -> Figure:
     """One pass of a method, on its page."""
-    shown, _ = method_examples.read(METHODS[name].page)
+    shown, _ = read(METHODS[name].page)
     shown = replace(shown, words=tuple(map(_shown, shown.words)), root=_shown(shown.root), own=_shown(shown.own))
     figure, ax = plots.new()
     rows = _draw_tree(ax, shown, plots.color(name))
@@ -121,7 +165,7 @@ def drafted(name: str) -> Figure:
     return figure
 
 
-PICTURES = {method_examples.VERIFIER: verifier}
+PICTURES = {VERIFIER: verifier}
 """What draws the picture of each method page, by the page's name."""
 for _method in METHODS.values():
     PICTURES.setdefault(_method.page, partial(drafted, _method.name))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments.pass_widths import units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.methods import PLAIN, method_of
 from specdec_lib.report import plots
-from specdec_lib.report.display.token_views import token_view
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,12 +28,6 @@ NODES, PROMPT = 40, 200
 _HERE = Path(__file__).parent
 #: Names of the curves for readers, in the order in which they are offered.
 _NAMES = {"cpu": "a processor", "gpu": "a GPU", "server": "a loaded server"}
-
-
-def usual_prices() -> list[PassPrices]:
-    """The curves of :data:`specdec_lib.drafters.pass_prices.CURVES`, with the published price of a draft model's pass."""
-    draft = published_draft_price()
-    return [replace(CURVES[key], name=name, drafted_token=draft) for key, name in _NAMES.items()]
 
 
 class Stepper:
@@ -75,8 +70,11 @@ def stepper(
     prices: Sequence[PassPrices] | None = None,
 ) -> Stepper:
     """Make a viewer of runs by method, one for each prompt; ``prompts`` has their token ids by the names that the reader chooses
-    them by. The reader chooses among ``prices`` too, :func:`usual_prices` by default."""
-    chosen = usual_prices() if prices is None else list(prices)
+    them by. The reader chooses among ``prices`` too, by default :data:`~specdec_lib.drafters.pass_prices.CURVES` with the published
+    price of a draft model's pass."""
+    draft = published_draft_price()
+    usual = [replace(CURVES[key], name=name, drafted_token=draft) for key, name in _NAMES.items()]
+    chosen = usual if prices is None else list(prices)
     if not runs or not prompts or not chosen:
         raise ValueError(
             f"{len(runs)} methods, {len(prompts)} prompts and {len(chosen)} prices; expected at least one of each"
@@ -169,3 +167,80 @@ def _nodes(step: Step) -> list[int]:
             kept.add(node)
             room -= 1
     return sorted(kept - {-1})
+
+
+# The text without a script: every token marked by who proposed it and by what became of it ------------------------
+
+_LEGEND = {
+    "accepted": "drafted and accepted",
+    "rejected": "drafted and rejected (no part of the text)",
+    "target": "the target's own token",
+}
+
+# The colour of a method is mixed into the page's own background, so that it stays legible in light and dark
+# mode.
+_CSS = """
+.specdec-tokens{font-family:var(--pst-font-family-monospace,monospace);font-size:.86em;line-height:1.75;
+ white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid
+ rgba(128,128,128,.45);border-radius:4px;padding:.6em .8em}
+.specdec-tokens span[title]{border-radius:3px;padding:.1em 0}
+.specdec-tokens .specdec-accepted,.specdec-legend .specdec-accepted{
+ background:color-mix(in srgb,var(--specdec-color) 30%,transparent);box-shadow:inset 0 -2px 0
+ var(--specdec-color)}
+.specdec-tokens .specdec-rejected,.specdec-legend .specdec-rejected{
+ text-decoration:line-through;opacity:.62;border:1px dotted var(--specdec-color)}
+.specdec-tokens .specdec-target{font-weight:600}
+.specdec-tokens .specdec-step{color:rgba(128,128,128,.9);font-weight:400;user-select:none}
+.specdec-legend{font-size:.86em;margin:.3em 0 .5em;display:flex;flex-wrap:wrap;gap:.2em 1.2em}
+.specdec-legend b{border-radius:3px;padding:0 .35em;font-weight:600}
+.specdec-caption{font-size:.92em;margin:.5em 0 1em;text-align:center}
+""".strip()
+
+
+def token_view(
+    run: Generation,
+    tokenizer: PreTrainedTokenizerBase,
+    method: str,
+    caption: str = "",
+    prompt: str = "",
+    rejected: int = 3,
+) -> str:
+    """Return a run as HTML, in which every text is escaped, in the colour of its method; steps are divided by a thin bar.
+
+    ``caption`` is one sentence under the text, ``prompt`` is shown greyed before it. At most ``rejected`` rejected tokens are
+    shown a step; none of a draft that branches, which is not read in one line.
+    """
+    parts = [_span(tokenizer.decode(run.tokens[:1]), "target", "step 0", "from the pass over the prompt")]
+    fates = {"target"}
+    for number, step in enumerate(run.steps, start=1):
+        parts.append('<span class="specdec-step" aria-hidden="true">&#x2009;&#x258F;</span>')
+        own = step.tokens[step.accepted :]
+        lost = step.tree.tokens[step.accepted :][:rejected] if step.tree.is_chain else []
+        note = f"proposed by {method}; {step.accepted} of {step.drafted} accepted"
+        for fate, tokens in (("accepted", step.tokens[: step.accepted]), ("rejected", lost), ("target", own)):
+            fates.update([fate] if tokens else [])
+            for token in tokens:
+                text = tokenizer.decode([token])
+                parts.append(_span(text, fate, f"step {number}", "" if fate == "target" else note))
+    samples = "".join(
+        f'<span><b class="specdec-{fate}">{html.escape("target" if fate == "target" else method)}</b> {words}</span>'
+        for fate, words in _LEGEND.items()
+        if fate in fates
+    )
+    return (
+        f'<style>{_CSS}</style><div style="--specdec-color:{plots.color(method)}">'
+        f'<div class="specdec-legend">{samples}<span>▏ next step of the target</span></div>'
+        f'<div class="specdec-tokens notranslate"><span class="specdec-prompt" style="opacity:.55">{html.escape(prompt)}</span>'
+        f'{"".join(parts)}</div><div class="specdec-caption">{html.escape(caption)}</div></div>'
+    )
+
+
+def _span(text: str, fate: str, step: str, note: str) -> str:
+    title = html.escape(f"{step}: {_LEGEND[fate]}" + (f", {note}" if note else ""), quote=True)
+    # A token that is a line break needs something to be seen by. A rejected one is no part of the text: it takes no line, and
+    # little room for its indentation.
+    if fate == "rejected":
+        text = html.escape(re.sub(r"[ \t]{2,}", "⇥", text)).replace("\n", "↵")
+    else:
+        text = html.escape(text).replace("\n", "↵\n")
+    return f'<span class="specdec-{fate}" title="{title}">{text}</span>'

@@ -108,18 +108,10 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table as HTML, for Jupyter."""
-        align = ["right" if self._numeric(column) else "left" for column in self.headings]
+        import pandas as pd
 
-        def cells(texts: list[str], tag: str) -> str:
-            return "".join(
-                f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>'
-                for side, text in zip(align, texts, strict=True)
-            )
-
-        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self._rows())
-        head = cells(list(self.headings.values()), "th")
-        caption = html.escape(self.caption)
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        shown = pd.DataFrame(self._rows(), columns=list(self.headings.values()))
+        return f"<p>{html.escape(self.caption)}</p>{shown.to_html(index=False, border=0)}"
 
     def to_myst(self, download: str | None = None) -> str:
         """Return the table as a numbered MyST table, with a link to its CSV file at ``download``, relative to the page."""

@@ -1,6 +1,5 @@
 """The released multi-draft sampling rules: their law is what they do, and it is not the target's."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -107,43 +106,6 @@ def test_rows_that_share_a_token_are_accepted_more_and_rows_that_do_not_less():
     shared = DraftTree.from_drafts([[0, 0], [0, 2]])
     assert released_rules.exact_accepted(shared, p) == pytest.approx(0.4 + 0.4 * 0.6)
     assert released_rules.released_accepted(shared, p) == pytest.approx(1 - 0.6**2 + 1 - (1 - 0.16) * (1 - 0.08))
-
-
-def by_paths(tree, p, epsilon, delta):
-    """Typical acceptance as published: every path for itself, cut before its first token that is not kept."""
-    kept = []
-    for row in released_rules.rows(tree):
-        chance, count, node = 1.0, 0, -1
-        for child in row:
-            q = p[node + 1]
-            entropy = -sum(float(x) * math.log(float(x)) for x in q if x > 0)
-            if not float(q[tree.tokens[child]]) > min(epsilon, delta * math.exp(-entropy)):
-                break
-            chance, count, node = chance * float(q[tree.tokens[child]]), count + 1, child
-        kept.append((count, chance, row[:count]))
-    length = max(count for count, _, _ in kept)
-    return max((one for one in kept if one[0] == length), key=lambda one: one[1])[2]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_typical_acceptance_keeps_the_longest_path_above_its_bar(seed):
-    tree, p = a_tree_and_its_target(seed)
-    for bars in ((0.09, 0.3), (0.3, 0.9), (0.5, 2.0)):
-        path, token = released_rules.typical_acceptance(tree, p, *bars)
-        assert path == by_paths(tree, p, *bars) and token == int(p[path[-1] + 1 if path else 0].argmax())
-    assert released_rules.released_accepted(tree, p, "typical") == len(released_rules.typical_acceptance(tree, p)[0])
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_typical_acceptance_is_found_out(seed):
-    """The chi-square test that one draw a node passes: every seed gives the same token."""
-    tree, p = a_tree_and_its_target(seed)
-    counts, _, _ = first_tokens(tree, lambda: released_rules.typical_acceptance(tree, p))
-    assert surprise(counts, dict(enumerate(p[0].tolist()))) > WRONG
-    law = released_rules.released_law(tree, p, "typical")
-    (emitted,) = counts
-    assert law.tolist() == [float(token == emitted) for token in range(VOCABULARY)]
-    assert released_rules.total_variation(law, p[0]) == pytest.approx(1 - float(p[0][emitted]))
 
 
 def recorded_by(pocket, sampling, drafter=PromptLookup(num_tokens=3)):

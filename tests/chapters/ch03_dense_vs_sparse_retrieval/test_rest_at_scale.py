@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, recorded_chats, rest_at_scale
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.recorded_chats import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import measures, rest_at_scale
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.rest_at_scale import Case
 from specdec_lib.drafters import Rest
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.package_files import package_files
@@ -90,7 +90,7 @@ def test_the_authors_files_say_what_table_1_prints():
 def test_without_data_the_missing_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
     with pytest.raises(MissingData, match="alpaca_eval/vicuna-13b-v1.5"):
-        recorded_chats.cases()
+        rest_at_scale.cases()
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():
@@ -100,23 +100,23 @@ def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of
         Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
         Reply("z", "c", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
     ]
-    texts = recorded_chats.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
+    texts = rest_at_scale.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
     assert list(texts) == ["Who wrote Faust? Goethe."]
     replies = [Reply(str(i), "m", f"Ask {i}?", "Yes.") for i in range(20)]
-    texts, reversed_texts = (recorded_chats.mixed_texts(these, []) for these in (replies, replies[::-1]))
+    texts, reversed_texts = (rest_at_scale.mixed_texts(these, []) for these in (replies, replies[::-1]))
     assert list(texts) == list(reversed_texts) != sorted(texts) and texts.key == reversed_texts.key
     assert sorted(texts) == sorted(f"{r.prompt} {r.text}" for r in replies)
 
 
 @pytest.mark.realdata
 def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
-    cases = recorded_chats.cases()
-    asked = {recorded_chats.plain(q) for case in cases for reply in case.replies for q in reply.questions}
+    cases = rest_at_scale.cases()
+    asked = {rest_at_scale.plain(q) for case in cases for reply in case.replies for q in reply.questions}
     assert len(cases) == 7 and len(cases[0].replies) > 100 and len(asked) > 300
     for store in {name: read for case in cases if case.kind == "chat" for name, read in case.stores.items()}.values():
         first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in store()]
-        assert not asked.intersection(map(recorded_chats.plain, first))
+        assert not asked.intersection(map(rest_at_scale.plain, first))
     # Arena-Hard's file of answers has no questions, so its own are compared with those that are replayed.
     rows = (paths.datasets_root() / "arena_hard" / "question.jsonl").read_text().splitlines()
-    questions = {recorded_chats.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
+    questions = {rest_at_scale.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
     assert len(questions) > 400 and arena_hard_replies() and not questions & asked

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from specdec_lib import DraftTree, UnsupportedModel, replay
-from specdec_lib.chapters.ch04_pld_plus import alignment, attribution
-from specdec_lib.chapters.ch04_pld_plus.alignment import Alignment
+from specdec_lib.chapters.ch04_pld_plus import attribution
+from specdec_lib.chapters.ch04_pld_plus.attribution import Alignment
 from specdec_lib.chapters.ch04_pld_plus.copying_heads import copying_scores
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.teacher_forcing import record_known
@@ -87,8 +87,8 @@ def quoting() -> Prompt:
 def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_characters_are(tokenizer):
     prompt = quoting()
     first, second = prompt.text.index("Cod live in"), prompt.text.rindex("Cod live")
-    assert alignment.quoted(prompt) == [alignment.Copied(0, first, 22), alignment.Copied(34, second, 8)]
-    found = alignment.align(prompt, tokenizer, alignment.quoted(prompt))
+    assert attribution.quoted(prompt) == [attribution.Copied(0, first, 22), attribution.Copied(34, second, 8)]
+    found = attribution.align(prompt, tokenizer, attribution.quoted(prompt))
     assert tokenizer.decode(found.answer) == prompt.reference
     done, seen = 0, []
     for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
@@ -105,7 +105,7 @@ def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_ch
 def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     prompts = load_task("quotesum", limit=100)
     marked = sum(len(prompt.meta["quotes"]) for prompt in prompts)
-    spans = [(prompt, span) for prompt in prompts for span in alignment.quoted(prompt)]
+    spans = [(prompt, span) for prompt in prompts for span in attribution.quoted(prompt)]
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
         assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]

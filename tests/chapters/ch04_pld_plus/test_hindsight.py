@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib.chapters.ch04_pld_plus.hindsight import BestOccurrence, replay_hindsight
-from specdec_lib.chapters.ch04_pld_plus.occurrences import won_and_lost, wrong_occurrence
+from specdec_lib.chapters.ch04_pld_plus.occurrences import (
+    BestOccurrence,
+    replay_hindsight,
+    won_and_lost,
+    wrong_occurrence,
+)
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree

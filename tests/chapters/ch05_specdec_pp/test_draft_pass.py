@@ -6,9 +6,9 @@ import torch
 
 from specdec_lib import Sampling, generate, record, replay
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, drafted_given, play, rounds
+from specdec_lib.chapters.ch05_specdec_pp.timing import latency, oracle_calls
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.sum_of_forwards import latency, oracle_calls
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from tests.chaos import RULES, greedy_agreement, head_of
 from tests.families import bounded, cut, perturbed, prompt

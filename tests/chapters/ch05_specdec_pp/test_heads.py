@@ -11,8 +11,8 @@ from specdec_lib.chapters.ch05_specdec_pp import heads, timing
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import draft_along
 from specdec_lib.chapters.ch05_specdec_pp.heads import met, reweighted
 from specdec_lib.chapters.ch05_specdec_pp.sampled_law import transformed, uniform_p_value
+from specdec_lib.chapters.ch05_specdec_pp.timing import fit_forward_times
 from specdec_lib.drafters import PromptLookup, SpecDecPP
-from specdec_lib.experiments.sum_of_forwards import fit_forward_times
 from tests.chaos import CountingClock, head_of
 from tests.families import perturbed, prompt
 

@@ -7,9 +7,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp.theory import best_rules, mdp, threshold
-from specdec_lib.chapters.ch05_specdec_pp.theory.chains import ChainPair, random_pair, stationary
-from specdec_lib.chapters.ch05_specdec_pp.theory.rounds import Costs, Ending, Policy, Rounds, compare
+from specdec_lib.chapters.ch05_specdec_pp import theory
+from specdec_lib.chapters.ch05_specdec_pp.theory import (
+    ChainPair,
+    Costs,
+    Ending,
+    Policy,
+    Rounds,
+    compare,
+    random_pair,
+    stationary,
+)
 
 COSTS = Costs.of_times(0.2, 1.0)
 
@@ -110,7 +118,7 @@ def test_rates_of_a_policy_are_those_of_all_its_paths(vocabulary, order, longest
             rounds.threshold(0.3),
             [*(rng.random(len(c)) < 0.5 for c in rounds.contexts[:-1]), rounds.fixed(1)[-1]],
         ):
-            found = mdp.outcome(rounds, policy)
+            found = theory.outcome(rounds, policy)
             assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
 
 
@@ -119,15 +127,15 @@ def test_the_solution_costs_as_little_as_the_cheapest_of_all_policies():
         rounds = Rounds.of(pair, 4)
         everything = policies(rounds)
         assert len(everything) >= 2**8
-        least = min(mdp.outcome(rounds, policy).cost(COSTS) for policy in everything)
-        assert mdp.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
+        least = min(theory.outcome(rounds, policy).cost(COSTS) for policy in everything)
+        assert theory.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
 
 
 def test_the_solution_is_that_of_value_iteration_and_long_responses_cost_the_rate_of_their_policy():
     for pair in pairs(4, 3):
         rounds = Rounds.of(pair, 5)
-        known = [(None, mdp.solve(rounds, COSTS).outcome)]
-        known += [(stops, mdp.outcome(rounds, stops)) for stops in (rounds.fixed(3), rounds.threshold(0.2))]
+        known = [(None, theory.solve(rounds, COSTS).outcome)]
+        known += [(stops, theory.outcome(rounds, stops)) for stops in (rounds.fixed(3), rounds.threshold(0.2))]
         for stops, found in known:
             # Costs of ever longer responses: the increase per token goes to the cost a token.
             costs = finite_costs(rounds, COSTS, 400, stops)
@@ -167,10 +175,10 @@ def test_the_algorithm_itself_costs_what_was_worked_out():
     rng = np.random.default_rng(3)
     for pair in pairs(2, 3, seed=5):
         rounds = Rounds.of(pair, 6)
-        solution = mdp.solve(rounds, COSTS)
+        solution = theory.solve(rounds, COSTS)
         for policy, found in (
             (solution.stops, solution.outcome),
-            (rounds.fixed(4), mdp.outcome(rounds, rounds.fixed(4))),
+            (rounds.fixed(4), theory.outcome(rounds, rounds.fixed(4))),
         ):
             batches = simulate(rounds, policy, 8000, rng).reshape(40, 200, 2).sum(1)
             paid = COSTS.discard * batches[:, 0] + COSTS.verify * 200
@@ -182,7 +190,7 @@ def test_the_algorithm_itself_costs_what_was_worked_out():
 def test_equal_models_discard_nothing_and_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
     target = random_pair(np.random.default_rng(0), 3).target
     rounds = Rounds.of(ChainPair(target, target), 5)
-    found = mdp.solve(rounds, COSTS).outcome
+    found = theory.solve(rounds, COSTS).outcome
     assert found.discard_rate == pytest.approx(0.0, abs=1e-12)
     assert found.verification_rate == pytest.approx(1 / 6)
     # Without contexts:
@@ -190,15 +198,15 @@ def test_equal_models_discard_nothing_and_a_fixed_length_emits_the_tokens_of_the
     rounds = Rounds.of(pair, 10)
     alpha = 1 - float(pair.rejection_rate[0])
     for k in range(1, 11):
-        found = mdp.outcome(rounds, rounds.fixed(k))
+        found = theory.outcome(rounds, rounds.fixed(k))
         assert 1 / found.verification_rate == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
 
 
 def test_a_visit_count_adds_up_to_the_drafted_candidates():
     for pair in pairs(4, 3):
         rounds = Rounds.of(pair, 5)
-        stops, found, _ = mdp.solve(rounds, COSTS)
-        drafted = sum(v.sum() for v in mdp.visits(rounds, stops, found.starts))
+        stops, found, _ = theory.solve(rounds, COSTS)
+        drafted = sum(v.sum() for v in theory.visits(rounds, stops, found.starts))
         # N_draft + N_target = N + N_discarded, for one round.
         assert drafted + 1 == pytest.approx((1 + found.discard_rate) / found.verification_rate)
 
@@ -207,7 +215,7 @@ def test_a_token_that_is_never_drafted_leads_nowhere():
     rounds = Rounds.of(ChainPair([[0.5, 0.5], [0.2, 0.8]], [[1.0, 0.0], [0.5, 0.5]]), 4)
     assert rounds.children[0].shape == (2, 2)
     assert all(context == 0 for context in rounds.contexts[1][rounds.children[0][0, :1]])
-    found = mdp.outcome(rounds, rounds.fixed(3))
+    found = theory.outcome(rounds, rounds.fixed(3))
     assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, rounds.fixed(3)))
 
 
@@ -239,14 +247,12 @@ def random_policy(rounds: Rounds, rng: np.random.Generator) -> Policy:
 
 def bound_of(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> float:
     """The threshold of the theorem."""
-    return threshold.stopping_threshold(
-        costs, threshold.delta(rounds, costs, threshold.cases(rounds, costs, ending, stops))
-    )
+    return theory.stopping_threshold(costs, theory.delta(rounds, costs, theory.cases(rounds, costs, ending, stops)))
 
 
 def endless_of(rounds: Rounds, costs: Costs, stops: Policy) -> Ending:
-    found = mdp.outcome(rounds, stops)
-    return mdp.endless(rounds, found.relative(costs), found.cost(costs))
+    found = theory.outcome(rounds, stops)
+    return theory.endless(rounds, found.relative(costs), found.cost(costs))
 
 
 def test_the_theorem_never_fails():
@@ -259,7 +265,7 @@ def test_the_theorem_never_fails():
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
             bound = bound_of(rounds, costs, ending, stops)
-            assert threshold.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
+            assert theory.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
             applied += sum(int((1 - alive >= bound).sum()) for alive in rounds.alive[:-1])
     assert applied > INSTANCES
 
@@ -273,7 +279,7 @@ def test_the_theorem_never_fails_in_a_response_of_given_length():
         for left in range(2, tokens + 1):
             own, ending = limited(rounds, list(after[:left]))
             bound = bound_of(own, costs, ending, stops)
-            assert threshold.counterexamples(own, compare(own, costs, ending, stops), bound) == 0
+            assert theory.counterexamples(own, compare(own, costs, ending, stops), bound) == 0
 
 
 def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candidate_costs_c1_at_least():
@@ -283,7 +289,7 @@ def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candi
         stops = random_policy(rounds, rng)
         ending = endless_of(rounds, costs, stops)
         decision = compare(rounds, costs, ending, stops)
-        found = threshold.cases(rounds, costs, ending, stops)
+        found = theory.cases(rounds, costs, ending, stops)
         for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.refused, *decision, strict=False):
             np.testing.assert_allclose(alive * yes + (1 - alive) * no, stop - proceed, atol=1e-9)
         assert max(level.max() for level in found.refused) <= -costs.discard + 1e-12
@@ -295,7 +301,7 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
     rng = np.random.default_rng(5)
     for _ in range(100):
         rounds, costs = Rounds.of(random_pair(rng, 3), 6), random_costs(rng)
-        decision = mdp.solve(rounds, costs).decision
+        decision = theory.solve(rounds, costs).decision
         levels = zip(rounds.contexts[:-1], rounds.alive, decision.stop, decision.proceed, strict=False)
         for contexts, alive, stop, proceed in levels:
             margin = 1e-9 * (1 + abs(stop))
@@ -310,31 +316,31 @@ def test_a_best_policy_need_not_be_one_threshold():
     # A context where the next candidate is surely kept beside one where it is nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
-    decision = mdp.solve(rounds, costs).decision
-    edge = threshold.frontier(rounds, decision)
+    decision = theory.solve(rounds, costs).decision
+    edge = theory.frontier(rounds, decision)
     assert not edge.single and edge.stops_from.min() < edge.needed
 
 
 def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss_are_the_formulas():
     costs, e = Costs.of_times(0.0234, 0.112), np.linspace(0.0005, 0.9995, 1000)
-    assert threshold.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
-    assert threshold.stopping_threshold(costs, -costs.verify) == threshold.stopping_threshold(costs, -1.0) == 0.0
+    assert theory.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
+    assert theory.stopping_threshold(costs, -costs.verify) == theory.stopping_threshold(costs, -1.0) == 0.0
     for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
         estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
-        assert threshold.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+        assert theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
 
 
 def test_counterexamples_are_found_where_a_threshold_is_too_low():
     rng = np.random.default_rng(6)
     rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
-    decision = mdp.solve(rounds, costs).decision
-    needed = threshold.frontier(rounds, decision).needed
-    assert threshold.counterexamples(rounds, decision, needed) > 0 < needed
-    assert threshold.counterexamples(rounds, decision, needed + 1e-9) == 0
+    decision = theory.solve(rounds, costs).decision
+    needed = theory.frontier(rounds, decision).needed
+    assert theory.counterexamples(rounds, decision, needed) > 0 < needed
+    assert theory.counterexamples(rounds, decision, needed + 1e-9) == 0
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
-    rows = list(best_rules.survey(100, 5, np.linspace(0, 0.9, 10), seed=7))
+    rows = list(theory.survey(100, 5, np.linspace(0, 0.9, 10), seed=7))
     assert len(rows) == 100
     for row in rows:
         assert row["failures"] == 0 and row["oracle"] <= 1e-12
@@ -346,6 +352,6 @@ def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
 def test_every_stop_is_certified_from_threshold_0_on_and_none_above_1():
     rounds = Rounds.of(random_pair(np.random.default_rng(8), 3), 6)
     stops = rounds.threshold(0.2)
-    starts = mdp.outcome(rounds, stops).starts
+    starts = theory.outcome(rounds, stops).starts
     for bound, share in ((0.0, 1.0), (0.2, 1.0), (1.1, 0.0)):  # the rule itself stops above 0.2 only
-        assert best_rules.certified(rounds, stops, starts, bound) == pytest.approx(share)
+        assert theory.certified(rounds, stops, starts, bound) == pytest.approx(share)

@@ -22,7 +22,7 @@ def build(folder, opening):
     source = folder / "source"
     source.mkdir(parents=True)
     (source / "conf.py").write_text(
-        "extensions = ['myst_nb', 'specdec_lib.report.build.opening']\nnb_execution_mode = 'off'\nnumfig = True\n"
+        "extensions = ['myst_nb', 'specdec_lib.report.build.directives']\nnb_execution_mode = 'off'\nnumfig = True\n"
         "myst_enable_extensions = ['dollarmath']\n"
     )
     drawn = new_output("display_data", {"image/svg+xml": PICTURE})

@@ -8,10 +8,16 @@ import pytest
 import yaml
 
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import ClaimError, published
+from specdec_lib.experiments.published_numbers import (
+    PAPERS,
+    ClaimError,
+    published,
+    published_range,
+    published_rows,
+    published_text,
+)
 from specdec_lib.report import numbers
 from specdec_lib.report.claims import rules
-from specdec_lib.report.claims.published_tables import PAPERS, published_range, published_rows, published_text
 from specdec_lib.report.claims.rules import Truth, load_claims
 from specdec_lib.report.numbers import Number
 

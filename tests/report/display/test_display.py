@@ -14,8 +14,8 @@ from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context, session
+from specdec_lib.report.display.stepper import token_view
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
-from specdec_lib.report.display.token_views import token_view
 from tests.report.display.test_stepper_data import Letters
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})

@@ -3,13 +3,14 @@
 import json
 
 import matplotlib.pyplot as plt
+import method_examples
 import pytest
 
 from specdec_lib import load_model
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.build import book
-from specdec_lib.report.display import method_examples, method_pictures
+from specdec_lib.report.display import method_pictures
 from tests.report.display.test_stepper_data import output
 
 
@@ -38,12 +39,12 @@ def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(na
 
 
 def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(examples, tmp_path, monkeypatch):
-    monkeypatch.setattr(method_examples, "FOLDER", tmp_path)
+    monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["", "pld", "--target", "pocket", "--draft", "none"])
     with pytest.raises(FileNotFoundError, match="make examples ARGS=pld"):
-        method_examples.read("pld")
+        method_pictures.read("pld")
     method_examples.main()
-    shown, viewer = method_examples.read("pld")
+    shown, viewer = method_pictures.read("pld")
     assert len(viewer.data["examples"]) == 4
     for example in viewer.data["examples"]:
         assert [own["method"] for own in example["runs"]] == ["PLD", "plain"]
@@ -64,10 +65,10 @@ def test_no_word_of_a_picture_leaves_it(page):
 
 
 def test_every_picture_says_what_was_decoded_and_is_drawn_alike_each_time(tmp_path, monkeypatch):
-    shown = method_examples.verifier()
+    shown = method_pictures.verifier_tree()
     assert [shown.words[node] for node in shown.path] == ["mat", "while"] and shown.own == "she"
     assert len(set(shown.parents)) < len(shown.parents), "it branches"
-    kept = {path.stem: json.loads(path.read_text("utf-8")) for path in method_examples.FOLDER.glob("*.json")}
+    kept = {path.stem: json.loads(path.read_text("utf-8")) for path in method_pictures.FOLDER.glob("*.json")}
     assert set(kept) == set(method_pictures.PICTURES) and all(one["target"] for one in kept.values())
     some = {name: method_pictures.PICTURES[name] for name in ("pld", "dresd")}
     monkeypatch.setattr(method_pictures, "PICTURES", some)

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib import methods
+from specdec_lib.chapters import one_tree as study
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
-from specdec_lib.chapters.ch08_one_tree import study
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
-from specdec_lib.report.display import choices, occurrences, session, speedup_charts
-from tests.chapters.ch08_one_tree.test_tree_study import PRICES, _ladder, _recordings
+from specdec_lib.report.display import choices, occurrences, session
+from tests.chapters.one_tree.test_tree_study import PRICES, _ladder, _recordings
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
 
@@ -137,12 +137,12 @@ def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(monkeypatch):
 def test_the_map_of_methods_stars_the_best_of_each_task_and_only_what_is_above_one_as_a_whole():
     ends = {"a": Interval(1.25, 1.125, 1.5), "b": Interval(1.25, 0.875, 1.5)}
     rows = [{"task": task, "method": "PLD", "speedup": interval} for task, interval in ends.items()]
-    figure = speedup_charts.which_method(rows, ["PLD"], ["a", "b"])
+    figure = plots.which_method(rows, ["PLD"], ["a", "b"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
     wins = {("edit", "PLD"): 3.0, ("edit", "REST"): 2.0, ("code", "PLD"): 1.2, ("code", "REST"): 1.5}
     ends = {where: Interval(value, value - 0.1, value + 0.1) for where, value in wins.items()}
     rows = [{"task": task, "method": method, "speedup": each} for (task, method), each in ends.items()]
-    (ax,) = speedup_charts.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
+    (ax,) = plots.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD", "REST"]
     assert [text.get_position() for text in ax.texts if "★" in text.get_text()] == [(0, 0), (1, 1)]
 

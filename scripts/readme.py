@@ -1,4 +1,4 @@
-"""The README's numbers and figure, from the committed tables.
+"""``make readme``: the README's numbers and figure, from the committed tables.
 
 ``<!--04/h10_over_pld10:.2f-->1.31 (1.28–1.35)<!---->`` is a number with its key and format before it; what stands between the
 two comments is renewed. Keys of the chapter ``claims`` are numbers of verdicts, such as ``claims/holds_in_part``.

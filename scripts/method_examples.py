@@ -1,33 +1,31 @@
-"""Runs by the library's own drafters, which the pictures and the viewers of the method pages show: made once, and kept.
+"""``make examples``: runs by the library's own drafters, which the pictures and the viewers of the method pages show.
 
-``make examples`` decodes; the book only reads. One file a page: ``target`` names the model, ``picture`` is a :class:`Verified`,
-``stepper`` the data of the viewer and ``static`` what it shows without a script.
+One file a page: ``target`` names the model, ``picture`` is a ``Verified``, ``stepper`` the data of the viewer and ``static`` what
+it shows without a script.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib import Generation, files, generate, paths
-from specdec_lib.decoding.acceptance import exact_match
+from specdec_lib import Generation, files, generate
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import load_model
-from specdec_lib.report.display.stepper import Stepper, stepper
+from specdec_lib.report.display import method_pictures
+from specdec_lib.report.display.method_pictures import VERIFIER, Verified, verifier_tree
+from specdec_lib.report.display.stepper import stepper
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FOLDER = paths.DATA / "results" / "examples"
-VERIFIER = "one-verifier"
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
 """Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 
@@ -60,24 +58,6 @@ def texts(tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
     return {**chats, "a completion": tokenizer(CODE)["input_ids"]}
 
 
-@dataclass(frozen=True)
-class Verified:
-    """A tree and what one verification made of it: ``parents`` (-1 for the root) and ``words`` of its nodes, the last emitted
-    word ``root``, the ``path`` of accepted nodes, what the target adds (``own``), and how many drafted nodes are ``hidden``."""
-
-    parents: tuple[int, ...]
-    words: tuple[str, ...]
-    root: str
-    path: tuple[int, ...]
-    own: str
-    hidden: int = 0
-
-    @property
-    def tree(self) -> DraftTree:
-        """The nodes, with their places as tokens."""
-        return DraftTree(range(len(self.parents)), self.parents)
-
-
 class Examples:
     """The runs of methods with a pair of models after :func:`texts`, greedily; ``draft`` may be missing."""
 
@@ -107,7 +87,7 @@ class Examples:
         """What is kept of a method page."""
         names = [method.name for method in METHODS.values() if method.page == page] or list(STEPPED_ON_ONE_VERIFIER)
         viewer = stepper({name: self.runs(name) for name in (*names, PLAIN)}, self.tokenizer, self.prompts)
-        shown = verifier() if page == VERIFIER else self.drafted(names[0])
+        shown = verifier_tree() if page == VERIFIER else self.drafted(names[0])
         return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}
 
     def drafted(self, name: str, most: int = 12, longest: int = 4) -> Verified:
@@ -156,26 +136,6 @@ class Examples:
         )
 
 
-def verifier() -> Verified:
-    """Three drafts of whole words in one tree after the word "the", where the target writes "mat while she"."""
-    drafts = [draft.split() for draft in ("mat and slept", "mat while it", "sofa all day")]
-    own = ["mat", "while", "she"]
-    words = [*dict.fromkeys(word for draft in (*drafts, own) for word in draft)]
-    tree = DraftTree.from_drafts([[words.index(word) for word in draft] for draft in drafts])
-    path, token = exact_match(tree, lambda node, before: words.index(own[len(before)]), ())
-    return Verified(tuple(tree.parents), tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token])
-
-
-def read(page: str, folder: Path | None = None) -> tuple[Verified, Stepper]:
-    """What is kept of a method page: its picture and its viewer. FileNotFoundError if nothing is."""
-    path = (folder or FOLDER) / f"{page}.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; make it with: make examples ARGS={page}")
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    picture = {name: tuple(value) if isinstance(value, list) else value for name, value in kept["picture"].items()}
-    return Verified(**picture), Stepper(kept["stepper"], kept["static"])
-
-
 def main() -> None:
     """Decode for pages, by default for all, and keep what they show."""
     pages = [VERIFIER, *dict.fromkeys(method.page for method in METHODS.values())]
@@ -191,7 +151,8 @@ def main() -> None:
     examples = Examples(model, None if options.draft == "none" else load_model(options.draft)[0], tokenizer)
     for page in options.pages or pages:
         kept = {"target": options.target, **examples.page(page)}
-        files.write_atomic(FOLDER / f"{page}.json", json.dumps(kept, ensure_ascii=False, separators=(",", ":")) + "\n")
+        text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+        files.write_atomic(method_pictures.FOLDER / f"{page}.json", text + "\n")
         print(f"{page} is written", flush=True)
 
 

@@ -1,14 +1,13 @@
 """Hindsight by enumeration, selection rules by hand, prices by sums."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch08_one_tree import large_models, study
-from specdec_lib.chapters.ch08_one_tree.fitting import fit, judged_on, predictions
-from specdec_lib.chapters.ch08_one_tree.hindsight import acceptable, least_cost
-from specdec_lib.chapters.ch08_one_tree.ladder import SAM_MATCH, Selection, highest_score, longest_match
+from specdec_lib.chapters import one_tree
+from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, highest_score, judged_on, longest_match
 from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
@@ -17,7 +16,7 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments.pass_widths import price_of
+from specdec_lib.experiments.pass_costs import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from tests.experiments.made import made_up
@@ -56,12 +55,12 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
             place, cost = place + 1 + n, cost + curve[n]
         if place == count - 1:
             costs.append(cost)
-    assert least_cost(longest, prices) == pytest.approx(min(costs))
+    assert one_tree.least_cost(longest, prices) == pytest.approx(min(costs))
 
 
 def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
     for trace in _texts(3):
-        longest = acceptable(trace, list(SOURCES.values()))
+        longest = one_tree.acceptable(trace, list(SOURCES.values()))
         for place in range(len(trace.tokens) - 1):
             # A run that begins here: its first step is this position's.
             here = made_up(trace.prompt + trace.tokens[:place], trace.tokens[place:]).trace
@@ -73,7 +72,7 @@ def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
 def test_no_run_of_the_sources_costs_less_than_hindsight():
     prices = CURVES["cpu"]
     for trace in _texts():
-        bound = least_cost(acceptable(trace, list(SOURCES.values())), prices)
+        bound = one_tree.least_cost(one_tree.acceptable(trace, list(SOURCES.values())), prices)
         for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
             assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
 
@@ -107,11 +106,11 @@ def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_a
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
     traces = _texts(12)
-    fitted = fit(traces[:8], SOURCES, "copies")
+    fitted = one_tree.fit(traces[:8], SOURCES, "copies")
     judged = judged_on(traces[8:], SOURCES)
 
     def surprise(probabilities) -> float:
-        chance, hit = predictions(judged, probabilities)
+        chance, hit = one_tree.predictions(judged, probabilities)
         return float(-np.log(np.where(hit, chance, 1 - chance)).mean())
 
     assert surprise(fitted) < surprise(OneTree(SOURCES, CURVES["gpu"]).probabilities)
@@ -128,20 +127,20 @@ def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(
 
     replies = [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(10)]
     replies.append(Reply("x", "made", "asked", ""))  # an empty answer is left out
-    assert [one.prompt for one in large_models.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
-    assert len(large_models.spread(replies, 99)) == 10
-    monkeypatch.setattr(large_models, "SETS", {"here": lambda: replies[:6], "elsewhere": missing})
+    assert [one.prompt for one in one_tree.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(one_tree.spread(replies, 99)) == 10
+    monkeypatch.setattr(one_tree, "SETS", {"here": lambda: replies[:6], "elsewhere": missing})
     build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
     store = SuffixIndex.open(tmp_path / "store")
-    weights = TreeProbabilities.unfitted(list(large_models.sources(store)))
-    drafters = large_models.rungs(store, PRICES, (2, 8), weights)
-    found = large_models.replayed(tokenizer, store, drafters, 4)
-    assert found.absent == ("elsewhere",) and list(found.ladders) == ["here"]
-    ladder = found.ladders["here"]
+    sources = partial(one_tree.tokens_alone, store)
+    drafters = one_tree.rungs(sources, PRICES, (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
+    ladders, absent = one_tree.of_large_models(tokenizer, drafters, sources(), 4)
+    assert absent == ["elsewhere"] and list(ladders) == ["here"]
+    ladder = ladders["here"]
     traces = [recording.trace for recording in ladder.recordings]
-    for name in large_models.RUNGS:
+    for name in one_tree.ROWS:
         runs, size = [], ladder.best_size(name, PRICES[0])
-        assert size in ((2, 8) if name != study.TREE else ("cpu",))
+        assert size in ((2, 8) if name != one_tree.TREE else ("cpu",))
         for trace in traces:
             drafters[name, size].reset()
             runs.append(replay(trace, drafters[name, size]))

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch08_one_tree import study
-from specdec_lib.chapters.ch08_one_tree.fitting import by_source, judged_on
+from specdec_lib.chapters import one_tree as study
+from specdec_lib.chapters.one_tree import by_source, judged_on
 from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
@@ -41,7 +41,7 @@ def _ladder(recordings: list[Recording]) -> study.Ladder:
     drafters = {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
     drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
     drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
-    return study.measure(recordings, drafters, list(_sources().values()), jobs=1)
+    return study.measure(recordings, drafters, _sources())
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +115,12 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
     nodes = sum(len(rows) for rows in judged.features)
     assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
-    sure = TreeProbabilities(("a", "b"), TreeProbabilities.unfitted(("a", "b")).weights * 9.0)
-    weights = {"rough": TreeProbabilities.unfitted(("a", "b")), "sure": sure}
-    rows = study.calibration({"all": judged}, weights)
-    for name, own in weights.items():
-        assert rows[1][name] == expected_calibration_error(*by_source(judged, own)["b"])
-    assert rows[1]["rough"] != rows[1]["sure"]
-    curves = study.reliability_curves({"all": judged, "none": Judged.none()}, weights["rough"], bins=1)
+    rough = TreeProbabilities.unfitted(("a", "b"))
+    sure = TreeProbabilities(("a", "b"), rough.weights * 9.0)
+    errors = [study.calibration({"all": judged}, own)[1]["error"] for own in (rough, sure)]
+    assert errors == [expected_calibration_error(*by_source(judged, own)["b"]) for own in (rough, sure)]
+    assert errors[0] != errors[1]
+    curves = study.reliability_curves({"all": judged, "none": Judged()}, rough, bins=1)
     assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
     for source, (predicted, hit) in parts.items():
         (mean,), (share,) = curves["all"][source]
@@ -131,7 +130,7 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
 def test_nodes_judged_answer_by_answer_are_those_judged_in_one_go():
     recordings = _recordings()
     sets = {"first": recordings[:2], "rest": recordings[2:], "none": []}
-    judged = study.judged_on_each(sets, _sources(), jobs=1)
+    judged = study.judged_on_each(sets, _sources())
     for name, own in sets.items():
         whole = judged_on([one.trace for one in own], _sources())
         assert judged[name].outcomes == whole.outcomes

@@ -1,1 +1,0 @@
-"""Chapter 8: several sources in one draft, sized by what a pass costs."""

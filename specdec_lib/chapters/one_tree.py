@@ -1,0 +1,469 @@
+"""One tree against single sources, selection rules, unions of a fixed size and the best in hindsight, on recorded answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from specdec_lib import methods
+from specdec_lib.datastores import SuffixIndex
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.merged_tree import FEATURES
+from specdec_lib.drafters.one_tree import OneTree, view_of
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
+from specdec_lib.drafters.rest import Rest
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.experiments.calibration import expected_calibration_error, reliability
+from specdec_lib.experiments.pass_costs import counted
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
+from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
+from specdec_lib.experiments.retrieval import record_replies
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
+
+# Probabilities: fitted, and compared with what happened ------------------------------------------------------------
+
+#: With passes of any width at one price the whole merged draft is verified, so that steps go where all sources lead.
+_FLAT = PassPrices({1: 1.0}, name="flat")
+
+
+def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged:
+    """What the target emitted after the nodes that the sources proposed, each graded wherever it proposed something."""
+    drafter = OneTree(sources, _FLAT, rate=0.0, observe=True)
+    for trace in traces:
+        replay(trace, drafter)
+    return drafter.observed
+
+
+def judged_on_each(sets: Mapping[str, Sequence[Recording]], sources: Mapping[str, Drafter]) -> dict[str, Judged]:
+    """:func:`judged_on` for sets of recordings, on all cores."""
+    pieces = [(name, one) for name, own in sets.items() for one in own]
+    parts = on_all_cores([partial(judged_on, [one.trace], sources) for _, one in pieces])
+    judged = {name: Judged() for name in sets}
+    for (name, _), part in zip(pieces, parts, strict=True):
+        judged[name].features.extend(part.features)
+        judged[name].outcomes.extend(part.outcomes)
+    return judged
+
+
+def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
+    """Weights for the sources, fitted to recorded answers; ValueError if there are none, or no source proposed anything."""
+    return TreeProbabilities.unfitted(list(sources)).fitted(judged_on(traces, sources), fitted_on)
+
+
+def predictions(judged: Judged, probabilities: TreeProbabilities) -> tuple[np.ndarray, np.ndarray]:
+    """Of every judged node: its probability given its parent, and whether it was emitted."""
+    chances, hits = [], []
+    for features, outcome in zip(judged.features, judged.outcomes, strict=True):
+        scores = np.exp(np.clip(features @ probabilities.weights, -12.0, 12.0))
+        chances.append(scores / (1.0 + scores.sum()))
+        hits.append(np.arange(len(scores)) == outcome)
+    return np.concatenate(chances), np.concatenate(hits)
+
+
+def by_source(judged: Judged, probabilities: TreeProbabilities) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """:func:`predictions` of the nodes that each source proposed, by its name."""
+    if not judged.features:
+        return {}
+    chance, hit = predictions(judged, probabilities)
+    features, per = np.concatenate(judged.features), len(FEATURES)
+    # Of the features of a source one bucket of match lengths is 1 where it proposed the node.
+    own = {name: features[:, i * per : (i + 1) * per].any(1) for i, name in enumerate(probabilities.sources)}
+    return {name: (chance[rows], hit[rows]) for name, rows in own.items()}
+
+
+def calibration(judged_by_set: Mapping[str, Judged], weights: TreeProbabilities) -> list[dict]:
+    """The expected calibration error by set of judged nodes and source, NaN for a source without a node."""
+    return [
+        {
+            "set": name,
+            "source": source,
+            "error": expected_calibration_error(predicted, hit) if len(hit) else float("nan"),
+        }
+        for name, judged in judged_by_set.items()
+        for source, (predicted, hit) in by_source(judged, weights).items()
+    ]
+
+
+def reliability_curves(
+    judged_by_set: Mapping[str, Judged], weights: TreeProbabilities, bins: int = 8
+) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """By set of judged nodes and source: mean predicted probability and share emitted of each bin; sources without a node are
+    left out."""
+    curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in judged_by_set}
+    for name, judged in judged_by_set.items():
+        for source, (predicted, hit) in by_source(judged, weights).items():
+            if len(predicted):
+                found = reliability(predicted, hit, bins)
+                curves[name][source] = found["predicted"], found["outcome"]
+    return curves
+
+
+# Hindsight ---------------------------------------------------------------------------------------------------------
+
+
+def acceptable(trace: Trace, sources: Sequence[Drafter]) -> np.ndarray:
+    """At each new token: how many of the tokens after it the longest draft of any source has right, int64 array.
+
+    The sources are asked at every position, each with what it would know there of this text alone; a source that learns from
+    passes is asked as it stands after none.
+    """
+    longest = np.zeros(len(trace.tokens), np.int64)
+    for source in sources:
+        source.reset()
+        context = Context(
+            [*trace.prompt, trace.tokens[0]],
+            len(trace.prompt),
+            trace.vocabulary,
+            trace.sampling.for_prompt(trace.prompt),
+        )
+        context.hidden = lambda layer, context=context: trace.hidden[layer][: len(context.tokens) - 1]
+        places = [trace.heads.index(head) for head in source.capture.heads]
+        context.attention = lambda context=context, places=places: trace.attention[
+            len(context.tokens) - 1 - len(trace.prompt)
+        ][places]
+        source.start(context)
+        for place in range(len(trace.tokens) - 1):
+            coming = trace.tokens[place + 1 :]
+            draft = source.propose(context, len(coming))
+            node, right = -1, 0
+            for token in coming:
+                node = draft.child(node, token)
+                if node is None:
+                    break
+                right += 1
+            longest[place] = max(longest[place], right)
+            context.tokens.append(trace.tokens[place + 1])
+        source.finish()
+    return longest
+
+
+def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
+    """The least price of emitting all tokens after the first, given what is acceptable after each.
+
+    With V(i) the price of all that comes after token i, V(i) = min over n <= a_i of c(n + 1) + V(i + 1 + n): a pass over the
+    root and the n right tokens emits n + 1. What the step costs beside the pass is added for each step.
+    """
+    count = len(longest)
+    curve = prices.curve(int(longest.max(initial=0)) + 1) + prices.step
+    cost = np.zeros(count)
+    for place in range(count - 2, -1, -1):
+        most = min(int(longest[place]), count - 2 - place)
+        cost[place] = (curve[: most + 1] + cost[place + 1 : place + 2 + most]).min()
+    return float(cost[0])
+
+
+# Rungs: what one tree is compared with -----------------------------------------------------------------------------
+
+#: Of SAM-Decoding's release: the shortest match whose continuation is drafted.
+SAM_MATCH = 5
+#: Of Arctic Inference's: the least expected acceptance of the suffix source for which the other one is not asked.
+ARCTIC_SCORE = 3.0
+
+
+def longest_match(matches: Mapping[str, int], drafts: Mapping[str, DraftTree]) -> str:
+    """SAM-Decoding's rule: the source of the longest match where it has :data:`SAM_MATCH` tokens, else the last source."""
+    names = list(drafts)
+    best = max(names[:-1], key=lambda name: (matches[name], -names.index(name)))
+    return best if matches[best] >= SAM_MATCH and len(drafts[best]) else names[-1]
+
+
+def highest_score(matches: Mapping[str, int], drafts: Mapping[str, DraftTree]) -> str:
+    """Arctic's rule: a source scores as many tokens as it expects to be accepted, by the shares of its own matches; the best
+    one from :data:`ARCTIC_SCORE` on, else the last source."""
+    names = list(drafts)
+    scores = {name: sum(draft.scores or [1.0] * len(draft)) for name, draft in drafts.items()}
+    best = max(names[:-1], key=lambda name: (scores[name], matches[name]))
+    return best if scores[best] >= ARCTIC_SCORE else names[-1]
+
+
+class Selection(Drafter):
+    """Send the draft of one source at each step: ``rule`` chooses from the matches and the drafts by name.
+
+    The last source is what is left where the others have nothing good enough.
+    """
+
+    def __init__(self, sources: Mapping[str, Drafter], rule: Callable[[Mapping, Mapping], str]):
+        self.sources, self.rule = dict(sources), rule
+        self.capture = Capture()
+        for source in self.sources.values():
+            self.capture |= source.capture
+        self.replays = "never" if any(source.replays == "never" for source in self.sources.values()) else "any"
+
+    def inner(self) -> tuple[Drafter, ...]:
+        return tuple(self.sources.values())
+
+    def reset(self) -> None:
+        for source in self.sources.values():
+            source.reset()
+
+    def start(self, context: Context) -> None:
+        self._views = {name: view_of(context, self.capture, source) for name, source in self.sources.items()}
+        for name, source in self.sources.items():
+            source.start(self._views[name])
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        drafts = {name: source.propose(self._views[name], limit) for name, source in self.sources.items()}
+        matches = {name: source.evidence(self._views[name]).match for name, source in self.sources.items()}
+        return drafts[self.rule(matches, drafts)] if any(map(len, drafts.values())) else EMPTY
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
+        for source in self.sources.values():
+            topk = source.capture.topk
+            source.verified(tree, path, outputs.top(topk) if topk else None)
+
+    def finish(self) -> None:
+        for source in self.sources.values():
+            source.finish()
+
+
+#: The single sources, and the rungs above them.
+SINGLES = ("PLD", "PLD+ (h)", "REST")
+SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
+UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
+RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
+#: Above any price that a pass has.
+_TOO_DEAR = 1e6
+
+#: A draft's size in tokens, or the name of the prices that it is sized by.
+Size = int | str
+#: What makes the sources of a selection rule or a tree with drafts of a size, or of their usual one.
+Sources = Callable[..., dict[str, Drafter]]
+
+
+def retrieval(pair: methods.Workbench, size: int | None = None) -> dict[str, Drafter]:
+    """The sources that look something up, each with drafts of ``size`` tokens, or as one tree asks them."""
+    if size is None:
+        return {name: source for name, source in methods.tree_sources(pair).items() if name in SINGLES}
+    return {
+        "PLD": PromptLookup(3, size, variant="transformers"),
+        "REST": Rest(pair.sparse, choices=size, min_ngram=1),
+        "PLD+ (h)": PromptLookupHidden(pair.layer, size),
+    }
+
+
+def tokens_alone(store: SuffixIndex, size: int = 64) -> dict[str, Drafter]:
+    """The sources that tokens alone tell what to draft, each with drafts of ``size`` tokens; the last is what a selection
+    rule falls back on."""
+    return {
+        "SuffixDecoding": SuffixDecoding(most=size),
+        "REST": Rest(store, choices=size, min_ngram=1),
+        "PLD": PromptLookup(3, size, variant="transformers"),
+    }
+
+
+def whole(size: int) -> PassPrices:
+    """Prices at which the best tree has ``size`` nodes, as far as there are so many."""
+    return PassPrices({1: 1.0, size + 1: 1.0, size + 2: _TOO_DEAR}, name=f"{size} nodes")
+
+
+def rungs(
+    sources: Sources,
+    prices: Sequence[PassPrices],
+    sizes: Sequence[int],
+    weights: TreeProbabilities,
+    unions: bool = True,
+) -> dict[tuple[str, Size], Drafter]:
+    """The drafters of every rung but the draft model's, by rung and size; without ``unions`` also but those of a
+    fixed size."""
+    made: dict[tuple[str, Size], Drafter] = {}
+    for size in sizes:
+        made |= {(name, size): source for name, source in sources(size).items()}
+        made[SAM, size] = Selection(sources(size), longest_match)
+        made[ARCTIC, size] = Selection(sources(size), highest_score)
+        if unions:
+            made[UNION, size] = OneTree(sources(), whole(size), TreeProbabilities.unfitted(SINGLES), rate=0.0)
+            made[FIXED, size] = OneTree(sources(), whole(size), weights)
+    return made | {(TREE, each.name): OneTree(sources(), each, weights) for each in prices}
+
+
+# Ladders: every rung on the same answers ---------------------------------------------------------------------------
+
+
+class Measured(NamedTuple):
+    """Runs of one drafter, and how many tokens its draft model was asked for in each."""
+
+    runs: Runs
+    drafted: Sequence[int]
+
+    def counts(self, prices: PassPrices) -> Counts:
+        """Tokens after the first and price, run by run."""
+        tokens, price = counted(self.runs, prices)
+        return Counts(tokens, [a + prices.drafted_token * b for a, b in zip(price, self.drafted, strict=True)])
+
+
+@dataclass
+class Ladder:
+    """Every rung on the same recordings: ``measured`` by rung and size.
+
+    ``longest`` has for each recording the tokens that some source could have had accepted after each token.
+    """
+
+    recordings: Sequence[Recording]
+    measured: Mapping[tuple[str, Size], Measured]
+    longest: Sequence[np.ndarray] = field(repr=False, default=())
+    _least: dict[tuple, list[float]] = field(init=False, repr=False, default_factory=dict)
+
+    def places(self, task: str | None = None) -> list[int]:
+        """Recordings of a task; of all tasks mixed without one."""
+        return [i for i, recording in enumerate(self.recordings) if task in (None, recording.task)]
+
+    def _counts(self, key: tuple[str, Size], prices: PassPrices, task: str | None) -> Counts:
+        tokens, price = self.measured[key].counts(prices)
+        places = self.places(task)
+        return Counts([tokens[i] for i in places], [price[i] for i in places])
+
+    def best_size(self, rung: str, prices: PassPrices, task: str | None = None) -> Size:
+        """The size with most tokens per price: chosen in hindsight, unless the prices choose it."""
+        sizes = [
+            size for name, size in self.measured if name == rung and (isinstance(size, int) or size == prices.name)
+        ]
+        return max(sizes, key=lambda size: pooled_rate(self._counts((rung, size), prices, task)).value)
+
+    def best(self, rung: str, prices: PassPrices, task: str | None = None) -> Counts:
+        """Tokens and price of a rung at its :meth:`best_size`."""
+        return self._counts((rung, self.best_size(rung, prices, task)), prices, task)
+
+    def rate(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Tokens per price of a pass over one token: the speed-up over plain decoding."""
+        return pooled_rate(self.best(rung, prices, task))
+
+    def best_single(self, prices: PassPrices, task: str | None = None) -> str:
+        """The single source with most tokens per price, at the size that is best for it."""
+        return max(SINGLES, key=lambda name: self.rate(name, prices, task).value)
+
+    def ratio(self, ours: str, theirs: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Speed of one rung over that of another, on the same answers."""
+        return ratio_of_rates(self.best(ours, prices, task), self.best(theirs, prices, task))
+
+    def share(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
+        """Share of the hindsight bound that a rung reached: the least price over its own."""
+        key = (tuple(sorted(prices.widths.items())), prices.step)
+        if key not in self._least:
+            self._least[key] = [least_cost(longest, prices) for longest in self.longest]
+        least, own = self._least[key], self.best(rung, prices, task)
+        return pooled_rate(Counts([least[i] for i in self.places(task)], own.below))
+
+    def gains(self, prices: PassPrices, tasks: Sequence[str]) -> list[dict]:
+        """By task, and for all mixed: one tree over the best single source, and their shares of the bound."""
+        rows = []
+        for task in (*tasks, None):
+            single = self.best_single(prices, task)
+            rows.append(
+                {
+                    "task": task or "all mixed",
+                    "prices": prices.name,
+                    "single": single,
+                    "size": self.best_size(single, prices, task),
+                    "ratio": self.ratio(TREE, single, prices, task),
+                    "share_single": self.share(single, prices, task),
+                    "share": self.share(TREE, prices, task),
+                }
+            )
+        return rows
+
+
+def measure(
+    recordings: Sequence[Recording], drafters: Mapping[tuple[str, Size], Drafter], sources: Mapping[str, Drafter]
+) -> Ladder:
+    """Replay every rung that no draft model takes part in, and bound what the sources could have done."""
+    longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]
+    runs = replay_each(recordings, drafters)
+    return Ladder(recordings, {key: Measured(own, [0] * len(own)) for key, own in runs.items()}, longest)
+
+
+def with_draft_model(
+    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], weights: TreeProbabilities
+) -> dict[tuple[str, Size], Measured]:
+    """The rung whose sources have a draft model, at each of the prices; its price per drafted token is theirs."""
+    out: dict[tuple[str, Size], Measured] = {}
+    for each in prices:
+        drafter = OneTree(methods.tree_sources(pair), each, weights)
+        runs, drafted = [], []
+        for recording in recordings:
+            runs += replay_all([recording], drafter)
+            drafted.append(drafter.drafted)
+        out[NEURAL, each.name] = Measured(runs, drafted)
+    return out
+
+
+#: Marks that were set before measuring: lower ends that the intervals of each are to lie above.
+MARKS = {
+    "no worse than the best single source": 0.98,
+    "ahead of every single source, all mixed": 1.10,
+    "ahead of the selection rules, all mixed": 1.0,
+    "75 % of the hindsight bound, all mixed": 0.75,
+}
+NO_WORSE, AHEAD, RULES, REACHED = MARKS
+
+
+def marks(ladders: Mapping[str, Ladder], prices: Sequence[PassPrices], tasks: Sequence[str]) -> list[dict]:
+    """One row a kind of answers, prices and mark: the ratio that decides and the verdict.
+
+    A mark is met if every interval lies above it, missed if one lies below it, and not resolved otherwise.
+    """
+    rows = []
+    for (answers, ladder), each in product(ladders.items(), prices):
+        asked = {
+            NO_WORSE: [ladder.ratio(TREE, ladder.best_single(each, task), each, task) for task in tasks],
+            AHEAD: [ladder.ratio(TREE, name, each) for name in SINGLES],
+            RULES: [ladder.ratio(TREE, name, each) for name in (SAM, ARCTIC)],
+            REACHED: [ladder.share(TREE, each)],
+        }
+        for mark, ratios in asked.items():
+            missed = any(ratio.known and ratio.high < MARKS[mark] for ratio in ratios)
+            met = all(ratio.known and ratio.low > MARKS[mark] for ratio in ratios)
+            known = [ratio for ratio in ratios if ratio.known] or ratios
+            decides = min(known, key=lambda ratio: ratio.high if missed else ratio.low)
+            verdict = "missed" if missed else "met" if met else "not resolved"
+            rows.append({"answers": answers, "prices": each.name, "mark": mark, "ratio": decides, "verdict": verdict})
+    return rows
+
+
+# Answers of large models -------------------------------------------------------------------------------------------
+
+#: By name of the table: what gives the answers.
+SETS: dict[str, Callable[[], list[Reply]]] = {
+    "Vicuna-7B, MT-Bench": lambda: mt_bench_replies(run="plain"),
+    "Vicuna-13B, AlpacaEval": lambda: alpaca_eval_replies("vicuna-13b-v1.3"),
+    "CodeGen-16B, HumanEval": codegen_replies,
+}
+#: The rows of the table; all but the last have their size chosen in hindsight.
+ROWS = ("PLD", "REST", "SuffixDecoding", SAM, ARCTIC, TREE)
+
+
+def spread(replies: Sequence[Reply], count: int) -> list[Reply]:
+    """At most ``count`` answers that have a text, evenly spread over a set."""
+    written = [reply for reply in replies if reply.text]
+    return written[:: max(1, len(written) // count)][:count]
+
+
+def of_large_models(
+    tokenizer: PreTrainedTokenizerBase,
+    drafters: Mapping[tuple[str, Size], Drafter],
+    sources: Mapping[str, Drafter],
+    count: int,
+) -> tuple[dict[str, Ladder], list[str]]:
+    """Replay drafters on ``count`` answers of each of :data:`SETS`: ladders by set, and the sets that are not on this machine."""
+    ladders, absent = {}, []
+    for name, load in SETS.items():
+        try:
+            recordings = record_replies(spread(load(), count), tokenizer)
+        except MissingData:
+            absent.append(name)
+            continue
+        ladders[name] = measure(recordings, drafters, sources)
+    return ladders, absent

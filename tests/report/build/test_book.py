@@ -1,0 +1,64 @@
+"""A book that is being rendered ends with the command; a stand-in for jupyter-book has a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from specdec_lib import paths
+from tests.ended import left_after
+
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what it runs in the background
+from pathlib import Path
+from specdec_lib.report.build import book
+book.executed_profiles = book.rerun.write_pages = book.draw_pictures = lambda *_: None
+book.render(Path(sys.argv[1]))
+"""
+BUILDS = """
+import os, time
+from pathlib import Path
+def main():
+    child = os.fork()
+    if child:
+        Path("pids.new").write_text(f"{os.getpid()} {child}")
+        os.rename("pids.new", "pids")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_five_seconds_after_its_end_nothing_is_rendered(tmp_path, number):
+    (tmp_path / "_build").mkdir()
+    (tmp_path / "jupyter_book" / "cli").mkdir(parents=True)
+    for name, text in (
+        ("__init__", ""),
+        ("sphinx", "build_sphinx = print"),
+        ("cli/__init__", ""),
+        ("cli/main", BUILDS),
+    ):
+        (tmp_path / "jupyter_book" / f"{name}.py").write_text(text)
+    variables = os.environ | {"PYTHONPATH": str(paths.PACKAGE.parent)}
+    run = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], env=variables)
+    pids, deadline = tmp_path / "pids", time.monotonic() + 120
+    while not pids.exists() and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    below = list(map(int, pids.read_text().split()))
+    try:
+        run.send_signal(number)
+        assert not left_after(below)
+    finally:
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        run.kill()
+        run.wait()
