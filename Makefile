@@ -126,7 +126,7 @@ test-gpu:  ## run the tests of a GPU, which need torch, transformers, numpy, num
 	@"$(PYTHON)" -m pytest -m gpu $(GPU_TESTS) $(ARGS)
 
 test-book: venv  ## open every page of the built book in a headless browser
-	@$(PY) -m pytest -m browser tests/report/test_rendered_book.py tests/report/test_claims_filter.py $(ARGS)
+	@$(PY) -m pytest -m browser tests/report/test_in_browser.py $(ARGS)
 
 test-oldest:  ## run the tests on the oldest transformers that is supported
 	@$(MAKE) venv VENV=.venv-oldest EXTRAS=test,cpu,book PIN='transformers==5.17.*' CI=

@@ -12,7 +12,10 @@ from specdec_lib.decoding.contract import LAST
 from specdec_lib.experiments import statistics
 
 
-def test_the_growth_of_a_line_in_the_logarithm_is_that_line():
+def test_the_growth_of_a_line_in_the_logarithm_is_that_line_and_an_interruption_hardly_moves_a_time():
+    assert chapter.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
+    time = chapter.typical_time([*[20.0] * 499, 5000.0])
+    assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)
     sizes, noise = [1e3, 1e4, 1e5], np.random.default_rng(0).normal(0, 0.1, 400)
     times = [3 + 0.5 * np.log2(size) + noise for size in sizes]
     growth = chapter.time_growth(sizes, times, 1e6, 3e7)
@@ -59,22 +62,17 @@ def recording(prompt, tokens):
     return SimpleNamespace(trace=SimpleNamespace(prompt=prompt, tokens=tokens, hidden=hidden))
 
 
-class Index:
+def index_of(found):
     """An index that finds the given positions for every state."""
-
-    class store:  # noqa: N801
-        tokens = np.array([9, 1, 2, 3])
-
-    def __init__(self, found):
-        self.found = found
-
-    def search(self, states, k):
-        return None, np.tile(self.found, (len(states), 1))
+    store = SimpleNamespace(tokens=np.array([9, 1, 2, 3]))
+    return SimpleNamespace(store=store, search=lambda states, k: (None, np.tile(found, (len(states), 1))))
 
 
-def test_the_ranks_of_the_next_token_pool_the_states_of_all_outputs():
+def test_the_ranks_of_the_next_token_pool_the_states_of_all_outputs_and_contexts_end_inside_them():
+    found = chapter.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
+    assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}
     outputs = [recording([5, 5], [1, 1, 2]), recording([5], [3])]
-    first, second = (chapter.next_token_counts(Index(found), outputs) for found in ([1, 2, 3], [3, 2, 1]))
+    first, second = (chapter.next_token_counts(index_of(found), outputs) for found in ([1, 2, 3], [3, 2, 1]))
     ratio = statistics.ratio_of_rates(first, second)
     assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))
     assert statistics.pooled_rate(first).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
@@ -94,14 +92,3 @@ def test_reciprocal_ranks_are_those_of_a_loop():
     assert chapter.next_token_reciprocal_rank(index, states, wanted, 4) == pytest.approx(np.mean(firsts))
     with pytest.raises(ValueError, match="one token a state"):
         chapter.next_token_reciprocal_rank(index, states, wanted[:59])
-
-
-def test_a_typical_time_is_hardly_moved_by_an_interruption():
-    assert chapter.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
-    time = chapter.typical_time([*[20.0] * 499, 5000.0])
-    assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)
-
-
-def test_contexts_end_inside_the_output():
-    found = chapter.contexts_of([recording(list(range(10)), [40, 41, 42])], 50, length=5)
-    assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}

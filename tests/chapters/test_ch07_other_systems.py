@@ -1,7 +1,5 @@
 """Composed prices against sums by hand, sized systems against their widths, and PLD+'s tables against their rows."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 
@@ -11,6 +9,7 @@ from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import prompts, recorded_runs, results
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
@@ -27,32 +26,28 @@ def generation(*steps: Step) -> Generation:
 
 
 # The first proposal compiles something and takes 100 seconds; the median is not moved by it.
-RUNS = [
-    generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)),
-    generation(step(0, 1, 0.0), step(1, 1, 0.1)),
-]
+RUNS = [generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)), generation(step(0, 1, 0.0), step(1, 1, 0.1))]
 PASSES = {1: 1.0, 2: 1.5, 4: 2.0}
 
 
-@pytest.mark.parametrize(
-    ("method", "prices", "expected"),
-    [
-        ("SpecDec", Prices(PASSES, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
-        ("SpecDec", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
-        # EAGLE asks its network once a level: these chains have as many levels as tokens.
-        ("EAGLE", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
-        # A search costs each step, and its seconds of the host whatever the network's price.
-        ("PLD, sized", Prices(PASSES, 2.0, network=0.25), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
-        ("plain", Prices(PASSES, 0.05), [5.5, 2.5]),
-        # Beyond the widest price the slope of the last two goes on.
-        ("plain", Prices({1: 1.0, 2: 1.5}, 1.0), [1.5 + 2.5 + 2.5, 2.5]),
-    ],
-)
+@pytest.mark.parametrize(("method", "prices", "expected"), [
+    ("SpecDec", Prices(PASSES, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
+    ("SpecDec", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    # EAGLE asks its network once a level: these chains have as many levels as tokens.
+    ("EAGLE", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    # A search costs each step, and its seconds of the host whatever the network's price.
+    ("PLD, sized", Prices(PASSES, 2.0, network=0.25), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
+    ("plain", Prices(PASSES, 0.05), [5.5, 2.5]),
+    # Beyond the widest price the slope of the last two goes on.
+    ("plain", Prices({1: 1.0, 2: 1.5}, 1.0), [1.5 + 2.5 + 2.5, 2.5]),
+])  # fmt: skip
 def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, prices, expected):
     table = systems.priced([made_up([1], [3], str(number)) for number in range(2)], {method: RUNS}, prices)
     assert table.price.tolist() == pytest.approx(expected)
     width = results.rate(table, ("verified", "passes"))
     assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high
+    fork = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)
+    assert [units(METHODS[name], fork) for name in ("PLD", "SpecDec", "EAGLE")] == [1, 3, 2]  # steps, tokens, levels
 
 
 def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
@@ -71,9 +66,8 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     needed = Capture()
     for drafter in drafters.values():
         needed |= drafter.capture if drafter else Capture()
-    recordings = recorded_runs.record_prompts(
-        pair.target, pair.tokenizer, prompts.load("report", ["code editing"], 1), None, 16, needed
-    )
+    asked = prompts.load("report", ["code editing"], 1)
+    recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, asked, None, 16, needed)
     runs = {name: recorded_runs.runs_of(pair.target, recordings, drafter) for name, drafter in drafters.items()}
     table = systems.priced(recordings, runs, Prices({1: 1.0, 64: 1.0}, 1e9, network=0.0))
     assert (table.widths.map(len) - 1).max() <= 1.3 * 16
@@ -81,40 +75,29 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     assert speedup.value == pytest.approx(len(runs["plain"][0].steps) / len(runs["PLD"][0].steps))
 
 
-def numbers() -> dict[str, float]:
-    return {key: float(row["value"]) for key, row in published("pld_plus").items() if row["value"] != "not available"}
-
-
-@pytest.mark.parametrize(
-    ("system", "names", "method"),
-    [
-        ("SpS", METHODS, "SpecDec"),
-        ("PLD+ (h)", METHODS, "PLD+ (h)"),
-        ("EAGLE", ["EAGLE-1", "EAGLE-2"], "EAGLE-1"),
-        ("PLD", ["PLD+ (a)"], None),
-        ("PLD+", ["PLD+ (a)"], "PLD+ (a)"),
-    ],
-)
+@pytest.mark.parametrize(("system", "names", "method"), [
+    ("SpS", METHODS, "SpecDec"), ("PLD+ (h)", METHODS, "PLD+ (h)"), ("EAGLE", ["EAGLE-1", "EAGLE-2"], "EAGLE-1"),
+    ("PLD", ["PLD+ (a)"], None), ("PLD+", ["PLD+ (a)"], "PLD+ (a)"),
+])  # fmt: skip
 def test_systems_of_the_paper_find_their_methods(system, names, method):
     assert systems.ours(system, names) == method
 
 
-def test_published_rows_are_those_of_the_tables():
-    paper, number = systems.speedups_of_paper(), numbers()
+def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_of_their_means():
+    paper, rows = systems.speedups_of_paper(), published("pld_plus")
     assert set(paper.table) == {1, 2, 4, 11}
-    sizes = [number[f"pld-plus-t1-{size}b-lookahead-code"] for size in (7, 13, 33)]
+    sizes, ends = (
+        [float(rows[f"pld-plus-t1-{size}b-{name}-code"]["value"]) for size in (7, 13, 33)]
+        for name in ("lookahead", "h")
+    )
     row = paper[(paper.table == 1) & (paper.task == "code editing") & (paper.system == "Lookahead")]
     assert (row.low.item(), row.high.item()) == (min(sizes), max(sizes))
     here = {"Lookahead": {"code editing": Interval(1.5, 1.0, 2.0)}}
     line = systems.with_ours(paper, (1, 4), here).set_index("System").loc["Lookahead"]
-    sizes.append(number["pld-plus-t4-7b-lookahead-code"])
+    sizes.append(float(rows["pld-plus-t4-7b-lookahead-code"]["value"]))
     assert line["code editing"] == f"{min(sizes):.2f} to {max(sizes):.2f}"
     assert line["code editing, here"].value == 1.5 and line["summarisation, here"] is None
-
-
-def test_systems_stand_in_the_order_of_their_published_means():
-    order, number = systems.in_order(systems.speedups_of_paper(), 1, ["code editing"]), numbers()
-    ends = [number[f"pld-plus-t1-{size}b-h-code"] for size in (7, 13, 33)]
+    order = systems.in_order(paper, 1, ["code editing"])
     assert order["PLD+ (h)"] == pytest.approx((min(ends) + max(ends)) / 2)
     assert list(order) == sorted(order, reverse=True)
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")

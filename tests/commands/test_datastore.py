@@ -1,7 +1,5 @@
 """The command ``datastore``: what it builds, prints and refuses."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest
@@ -28,7 +26,7 @@ def run(*words) -> int:
     return main(["datastore", *map(str, words)])
 
 
-def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
+def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, capsys):
     path = inputs / "store"
     assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
     built = capsys.readouterr().out
@@ -36,39 +34,46 @@ def test_build_info_and_verify_of_a_store_of_texts(inputs, capsys):
     expected = ["def f(x):\n    return x\n", "first answer", "second answer"]
     assert [tokenizer.decode(store.document(i)) for i in range(3)] == expected
     assert [source["name"] for source in store.manifest["sources"]] == ["a.txt", "b.jsonl.gz"]
-    assert run("info", path, "--tokenizer", "pocket") == 0
-    assert capsys.readouterr().out == built
+    assert run("info", path, "--tokenizer", "pocket") == 0 and capsys.readouterr().out == built
     assert f"{store.count:,} in 3 documents" in built
     assert f"{len(SuffixIndex.open(store).suffixes):,} entries" in built
     assert run("verify", path) == 0
+    assert run("dense", path, *SMALL) == 0
+    built = capsys.readouterr().out
+    index = DenseIndex.open(path)
+    assert f"dense index         {len(index):,} states, 320 values in 8" in built
+    # The last token of each document has no state: nothing follows it.
+    assert len(index) == index.store.count - len(index.store)
+    assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
+    assert run("verify", path) == 0
+    assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
+    assert "HNSW4" in capsys.readouterr().out
+    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["build", "{}/s"], "Missing argument 'FILES...'"),
-        (["build", "{}/s", "{}/none.txt"], "no file"),
-        (["build", "{}/s", "{}"], "is a folder: name its files"),
-        (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
-        (["build", "{}/s", "{}/bytes.jsonl"], "bytes.jsonl, line 1: is not UTF-8 text"),
-        (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
-        (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
-        (["build", "{}/s", "{}/cut.jsonl.gz", "--field", "output"], "cut.jsonl.gz: cannot be unpacked"),
-        (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
-        (["build", "{}/s", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
-        (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
-        (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
-        (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
-        (["build", "{}/s", "{}/a.txt", "--shards", "0"], "--shards is 0; expected their number, 1 or more"),
-        (["build", "{}/s", "{}/a.txt", "--shards", "2"], "shard-00001: the corpus is empty"),
-        (["build", "{}/s", "{}/a.txt", "--on", "ray"], "--on ray works on shards"),
-        (["build", "{}/bytes", "{}/a.txt"], "bytes exists and is no datastore"),
-        (["build", "{}/bytes/s", "{}/a.txt"], "cannot be written (part of it is a file"),
-        (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
-        (["info", "{}/s"], "no datastore at"),
-        (["dense", "{}/s"], "no datastore at"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    (["build", "{}/s"], "Missing argument 'FILES...'"),
+    (["build", "{}/s", "{}/none.txt"], "no file"),
+    (["build", "{}/s", "{}"], "is a folder: name its files"),
+    (["build", "{}/s", "{}/b.jsonl.gz"], "b.jsonl.gz, line 1: has no text in a field 'text'"),
+    (["build", "{}/s", "{}/bytes.jsonl"], "bytes.jsonl, line 1: is not UTF-8 text"),
+    (["build", "{}/s", "{}/deep.jsonl"], "deep.jsonl, line 2: is nested too deeply to be read"),
+    (["build", "{}/s", "{}/digits.jsonl"], "digits.jsonl, line 1: cannot be read"),
+    (["build", "{}/s", "{}/cut.jsonl.gz", "--field", "output"], "cut.jsonl.gz: cannot be unpacked"),
+    (["build", "{}/s", "{}/a.txt", "{}/bytes"], "bytes is no text in UTF-8"),
+    (["build", "{}/s", "{}/cut.gz"], "cut.gz: cannot be unpacked"),
+    (["build", "{}/s", "{}/a.txt", "--tokenizer", "{}/none"], "no tokenizer can be loaded"),
+    (["build", "{}/s", "{}/a.txt", "--max-tokens", "1"], "the corpus is empty"),
+    (["build", "{}/s", "{}/empty.txt"], "the corpus is empty"),
+    (["build", "{}/s", "{}/a.txt", "--shards", "0"], "--shards is 0; expected their number, 1 or more"),
+    (["build", "{}/s", "{}/a.txt", "--shards", "2"], "shard-00001: the corpus is empty"),
+    (["build", "{}/s", "{}/a.txt", "--on", "ray"], "--on ray works on shards"),
+    (["build", "{}/bytes", "{}/a.txt"], "bytes exists and is no datastore"),
+    (["build", "{}/bytes/s", "{}/a.txt"], "cannot be written (part of it is a file"),
+    (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
+    (["info", "{}/s"], "no datastore at"),
+    (["dense", "{}/s"], "no datastore at"),
+])  # fmt: skip
 def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     inputs, capsys, monkeypatch, words, message
 ):
@@ -86,54 +91,33 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
 
 
-def test_a_dense_index_is_built_described_and_verified(inputs, capsys):
-    path = inputs / "store"
-    assert run("build", path, inputs / "a.txt", inputs / "b.jsonl.gz", "--field", "output") == 0
-    assert run("dense", path, *SMALL) == 0
-    built = capsys.readouterr().out
-    index = DenseIndex.open(path)
-    assert f"dense index         {len(index):,} states, 320 values in 8" in built
-    # The last token of each document has no state: nothing follows it.
-    assert len(index) == index.store.count - len(index.store)
-    assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
-    assert run("verify", path) == 0
-    assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
-    assert "HNSW4" in capsys.readouterr().out
-    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
-
-
-@pytest.mark.parametrize("asked, overlap", [([], 8), (["--overlap", "0"], 0)])
-def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs, asked, overlap):
+def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs):
     path = inputs / "store"
     (inputs / "long.txt").write_text("\n".join(f"value_{i} = {i}" for i in range(60)))
     assert run("build", path, inputs / "long.txt") == 0
-    window = ["--window", "32", "--cover", "windows", *asked]
-    assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
-    states, store = States.open(inputs / "store.states"), TokenStore.open(path)
-    assert states.manifest["overlap"] == overlap
-    assert len(states) == store.count - 1 > 200
+    for asked, overlap in (([], 8), (["--overlap", "0"], 0)):
+        window = ["--window", "32", "--cover", "windows", *asked]
+        assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
+        states = States.open(inputs / "store.states")
+        assert states.manifest["overlap"] == overlap and len(states) == TokenStore.open(path).count - 1 > 200
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--nprobe", "8"], "nprobe is given for an index that has none"),
-        (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
-        (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
-        (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
-        (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
-        (["--window", "4096"], "window is 4096, the model's context"),
-        (["--max-states", "0"], "0; expected 1 or more"),
-        (["--dtype", "int3"], "dtype is 'int3'; expected"),
-        (["--model", "{}/none"], "no model in"),
-        (["--device", "abacus"], "device is 'abacus'"),
-    ],
-)
+@pytest.mark.parametrize("words, message", [
+    (["--nprobe", "8"], "nprobe is given for an index that has none"),
+    (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
+    (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
+    (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
+    (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
+    (["--window", "4096"], "window is 4096, the model's context"),
+    (["--max-states", "0"], "0; expected 1 or more"),
+    (["--dtype", "int3"], "dtype is 'int3'; expected"),
+    (["--model", "{}/none"], "no model in"),
+    (["--device", "abacus"], "device is 'abacus'"),
+])  # fmt: skip
 def test_a_wrong_word_about_the_index_is_told_before_a_model_is_loaded(inputs, capsys, monkeypatch, words, message):
     datastore._load_model.cache_clear()
-    monkeypatch.setattr(
-        loading.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("a model is loaded")
-    )
+    loaded = loading.AutoModelForCausalLM
+    monkeypatch.setattr(loaded, "from_pretrained", lambda *_, **__: pytest.fail("a model is loaded"))
     assert run("build", inputs / "store", inputs / "a.txt") == 0
     assert run("dense", inputs / "store", *(word.format(inputs) for word in words)) == 2
     error = capsys.readouterr().err

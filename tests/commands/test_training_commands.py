@@ -1,15 +1,20 @@
-"""``train-acceptance-head``, ``train-heads`` and ``find-heads``: what they write and go on with, on tiny models."""
+"""The commands that train, find or fit something for a model: what they write and go on with, on tiny models."""
 
-from __future__ import annotations
+import json
 
 import pytest
 import torch
 
 from specdec_lib import generate, load_model, paths
 from specdec_lib.cli import main
-from specdec_lib.experiments import head_training, recorded_runs
-from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.datastores import build_from_texts
+from specdec_lib.drafters.merged_tree import FEATURES
+from specdec_lib.drafters.pass_prices import MERGING, PassPrices
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments import head_training
+from specdec_lib.experiments.recorded_runs import load_pair, render
 from specdec_lib.experiments.tasks import choosing_prompts, load_task
+from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.heads.induction import InductionHeads, identify
@@ -20,64 +25,57 @@ from tests.families import build, prompt, save
 ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
 
 
-def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tmp_path, capsys, monkeypatch):
-    tokenizer = recorded_runs.load_pair("pocket", "pocket-draft", "cpu", "float32")[2]
+def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tokenizer, tmp_path, capsys, monkeypatch):
     prompts = [render(p, tokenizer) for p in load_task("short text editing", limit=6)]
     monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: prompts)
-    words = ["train-acceptance-head", "--out", str(tmp_path / "heads" / "head.safetensors"), "--device", "cpu"]
-    words += [
-        "--data",
-        str(tmp_path / "data"),
-        "--task",
-        "mathematics",
-        "--task",
-        "short text editing",
-        "--prompts",
-        "3",
-    ]
-    words += "--max-new-tokens 12 --epochs 2 --target pocket --draft pocket-draft".split()
+    out, data = tmp_path / "heads" / "head.safetensors", tmp_path / "data"
+    words = ["train-acceptance-head", "--out", str(out), "--data", str(data), "--task", "short text editing"]
+    words += "--task mathematics --prompts 3 --max-new-tokens 12 --epochs 2 --device cpu".split()
+    words += "--target pocket --draft pocket-draft".split()
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
-    head = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    head = AcceptanceHead.load(out, draft)
     assert (head.depth, head.tied, head.sees_confidence) == (3, True, False)
     assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
     second = AcceptanceHead.load(tmp_path / "heads" / "head-1.safetensors", draft)
     assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)
     assert not torch.equal(head.out.weight, second.out.weight)
-    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
+    before = (data / "shard-00000.safetensors").stat().st_mtime_ns
     assert main([*words, "--mixing", "none", "--sees-confidence"]) == 0
-    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
-    again = AcceptanceHead.load(tmp_path / "heads" / "head.safetensors", draft)
+    assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
+    again = AcceptanceHead.load(out, draft)
     assert again.sees_confidence and again.story["mixing"] is None
     assert "written to" in capsys.readouterr().out
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """A few prompts instead of tasks, which the tokenizers of the tiny models cannot read."""
-    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(6)])
+@pytest.mark.parametrize("count", [2, 7, 20, 360])
+def test_each_response_is_in_one_part_and_both_keep_the_order(count):
+    fit, held_out = head_training.parted(range(count))
+    assert sorted(fit + held_out) == list(range(count))
+    assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
+    assert (fit, held_out) == head_training.parted(range(count)), "the same parts each time"
 
 
 @pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gemma3"])
-def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, capsys, few, family):
-    folder = save(build(family), tmp_path / "model")
-    words = ["train-heads", "--target", str(folder), "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
-    words += ["--device", "cpu", "--epochs", "2", "--max-new-tokens", "8", "--batch", "2"]
+def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, capsys, monkeypatch, family):
+    # A few prompts instead of tasks, which the tokenizers of the tiny models cannot read.
+    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(6)])
+    folder, out, data = save(build(family), tmp_path / "model"), tmp_path / "out", tmp_path / "data"
+    words = ["train-heads", "--target", str(folder), "--out", str(out), "--data", str(data)]
+    words += "--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()
     assert main(words) == 0
     model, _ = load_model(folder, "cpu")
+    plain = generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
     for kind in KINDS:
-        heads = DraftHead.load(tmp_path / "out" / f"{kind}.safetensors", model)
+        heads = DraftHead.load(out / f"{kind}.safetensors", model)
         assert heads.target == fingerprint(model) and len(heads.accuracies) > 1
         drafter = METHODS[ROWS[kind]].drafter(model, heads)
-        assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == (
-            generate(model, prompt(1, 9), None, max_new_tokens=12).tokens
-        )
-    before = (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns
-    more = ["--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary"]
-    assert main([*words, *more]) == 0
-    again = DraftHead.load(tmp_path / "out" / "hydra.safetensors", model)
+        assert generate(model, prompt(1, 9), drafter, max_new_tokens=12).tokens == plain
+    before = (data / "shard-00000.safetensors").stat().st_mtime_ns
+    assert main([*words, "--kind", "hydra", "--prefix", "--layers", "2", "--own-vocabulary"]) == 0
+    again = DraftHead.load(out / "hydra.safetensors", model)
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
-    assert (tmp_path / "data" / "shard-00000.safetensors").stat().st_mtime_ns == before
+    assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
     assert "first choice right by depth" in capsys.readouterr().out
 
 
@@ -91,9 +89,8 @@ def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_
 
     assert call(folders[0]) == 0
     model, tokenizer = load_model(folders[0], "cpu")
-    expected = identify(
-        model, [render(p, tokenizer) for p in choosing_prompts(["short text editing"], 2)], 6, progress=False
-    )
+    prompts = [render(p, tokenizer) for p in choosing_prompts(["short text editing"], 2)]
+    expected = identify(model, prompts, 6, progress=False)
     read = InductionHeads.load(out, model)
     assert read.ranked() == expected.ranked() and read.copied == expected.copied
     assert f"{len(read.ranked())} of {read.peaks.size} heads" in capsys.readouterr().out
@@ -106,3 +103,72 @@ def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_
     assert call(folders[1], "--force") == 0
     assert call(tmp_path / "none", "--force") == 2
     assert "no model in" in capsys.readouterr().err
+
+
+CODE = "def add(total, x):\n    total = total + x\n    return total\n"
+SOURCES = ("PLD", "REST", "SuffixDecoding", "SpecDec++")
+
+
+@pytest.fixture
+def answers(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    rows = [{"prompt": CODE * 2 + str(i), "answer": CODE * 2} for i in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(answers, tmp_path):
+    fitted = tmp_path / "fit" / "tree.safetensors"
+    words = ["--target", "pocket", "--draft", "pocket-draft", "--task", "code editing", "--prompts", "2"]
+    words += [word for source in SOURCES for word in ("--source", source)]
+    assert main(["fit-tree", *words, "--max-new-tokens", "24", "--store-tokens", "20000", "--out", str(fitted)]) == 0
+    weights = TreeProbabilities.load(fitted)
+    assert weights.sources == SOURCES and "code editing" in weights.fitted_on
+    moved = abs(weights.weights - TreeProbabilities.unfitted(SOURCES).weights)[: len(SOURCES) * len(FEATURES)]
+    assert moved.reshape(len(SOURCES), -1).max(1).min() > 0.01
+    pair = ModelPair(*load_pair("pocket", "pocket-draft", "cpu"), store_tokens=20_000, tree_weights=fitted)
+    tree = pair.drafters(["One tree"])["One tree"]
+    assert tuple(tree.sources) == SOURCES
+    assert (tree.probabilities.weights == weights.weights).all()
+    build_from_texts(tmp_path / "store", [CODE * 3] * 4, pair.tokenizer, progress=False)
+    told = {}
+    for own in ([], ["--weights", str(fitted)]):
+        out = tmp_path / "found.json"
+        assert main(["diagnose", str(answers), *own, "--store", str(tmp_path / "store"), "--json", str(out)]) == 0
+        found = json.loads(out.read_text())
+        (told[bool(own)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
+        assert found["weights"] == (str(fitted) if own else None)
+    assert "OneTree(PLD, REST;" in told[False] and "OneTree(PLD, REST, SuffixDecoding;" in told[True]
+
+
+def test_a_source_that_needs_a_draft_model_is_refused_without_one(tmp_path, capsys):
+    out = tmp_path / "tree.safetensors"
+    words = "fit-tree --target pocket --source PLD --source SpecDec --task mathematics --prompts 1".split()
+    assert main([*words, "--max-new-tokens", "8", "--out", str(out)]) == 2
+    assert "the source SpecDec needs a draft model" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_drafting_is_priced_and_counts(answers, tmp_path, capsys):
+    """What calibrate measures of drafting stands in its file, and lowers what diagnose predicts by as much."""
+    path = tmp_path / "prices.json"
+    words = ["--target", "pocket", "--source", "PLD", "--context", "64", "--repeats", "2"]
+    assert main(["calibrate", *words, "--out", str(path)]) == 0
+    prices = PassPrices.load(path)
+    assert set(prices.drafting) == {"PLD", "REST", "SuffixDecoding", MERGING}
+    assert prices.step > 0 and all(prices.drafting[name] > 0 for name in ("PLD", "REST", "SuffixDecoding"))
+    assert prices.drafted_token == 0.0
+    found = {}
+    for name, drafting in (("free", {}), ("paid", {"PLD": 0.25, "SuffixDecoding": 0.5, MERGING: 0.125})):
+        PassPrices({1: 1.0}, step=0.5, name=name, drafting=drafting).save(tmp_path / f"{name}.json")
+        out, given = tmp_path / f"{name}-found.json", ["--prices", str(tmp_path / f"{name}.json")]
+        assert main(["diagnose", str(answers), *given, "--json", str(out)]) == 0
+        found[name] = json.loads(out.read_text())
+    assert found["free"]["free"] == ["PLD", "SuffixDecoding"] and found["paid"]["free"] == []
+    told = "Drafting counts as free, because these prices have no time for it: PLD, SuffixDecoding."
+    assert told in capsys.readouterr().out
+    for one in found["free"]["methods"] + found["paid"]["methods"]:
+        paid = one in found["paid"]["methods"]
+        own = {"PLD": 0.25, "SuffixDecoding": 0.5, "One tree": 0.375}[one["method"]] if paid else 0.0
+        # Plain decoding pays for the pass and the step's own work: 1.5 a token.
+        assert one["speedup"]["value"] == pytest.approx(one["tokens_per_pass"]["value"] * 1.5 / (1.5 + own))

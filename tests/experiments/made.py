@@ -1,7 +1,5 @@
 """A recording made of given tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specdec_lib.decoding.loop import Limits

@@ -1,7 +1,5 @@
 """Work in copies of the process is the work of one."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial
@@ -28,9 +26,12 @@ def test_results_come_in_the_order_of_the_tasks(count, jobs):
     assert own == (count > 0 and jobs == 1)
 
 
-def test_short_tasks_are_done_here(monkeypatch):
+def test_short_tasks_are_done_here_and_no_processes_are_refused(monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 60.0)
     assert set(on_all_cores([os.getpid] * 20)) == {os.getpid()}
+    for jobs in (0, -1):
+        with pytest.raises(ValueError, match=f"jobs is {jobs}; expected 1 or more"):
+            on_all_cores([], jobs)
 
 
 def test_each_task_has_one_thread_here_as_in_a_copy(monkeypatch):
@@ -73,9 +74,3 @@ def test_an_error_of_a_task_is_raised_and_leaves_nothing(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         on_all_cores([partial(divide, by) for by in (1, 2, 0, 4)], 2)
     assert on_all_cores([partial(divide, 2)] * 3, 2) == [0.5] * 3
-
-
-@pytest.mark.parametrize("jobs", [0, -1])
-def test_no_processes_are_refused(jobs):
-    with pytest.raises(ValueError, match=f"jobs is {jobs}; expected 1 or more"):
-        on_all_cores([], jobs)

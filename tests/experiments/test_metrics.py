@@ -1,7 +1,5 @@
 """Metrics against small examples worked out by hand, identities, and brute force."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -25,17 +23,13 @@ def generation(first: int, steps: list[Step], prefill: float = 0.0) -> Generatio
     return Generation([first, *(t for s in steps for t in s.tokens)], steps, "length", 10, prefill)
 
 
-BUSH = DraftTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1])
 #: 7 tokens: the prefill's, then 3 (2 of 4 drafted kept), 1 (no draft), 2 (1 of 5 nodes in a tree of depth 2).
-ONE = generation(
-    9,
-    [
-        step(DraftTree.chain([1, 2, 3, 4]), [0, 1], 7, 0.01, 0.1, 0.001),
-        step(DraftTree.chain([]), [], 8, 0.02, 0.2, 0),
-        step(BUSH, [1], 6, 0.03, 0.3, 0.003),
-    ],
-    prefill=1.0,
-)
+STEPS = [
+    step(DraftTree.chain([1, 2, 3, 4]), [0, 1], 7, 0.01, 0.1, 0.001),
+    step(DraftTree.chain([]), [], 8, 0.02, 0.2, 0),
+    step(DraftTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1]), [1], 6, 0.03, 0.3, 0.003),
+]
+ONE = generation(9, STEPS, prefill=1.0)
 #: 3 tokens: the prefill's, then 2, the last of them inside the draft.
 TWO = generation(9, [step(DraftTree.chain([1, 2, 3]), [0, 1], None, 0.1, 0.4, 0)], prefill=0.5)
 PLAIN = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.5, 0) for t in range(6)], prefill=1.0)
@@ -57,44 +51,30 @@ POOLED_BY_HAND = {
 }  # fmt: skip
 
 
-def test_every_metric_of_one_run_by_hand():
+def test_every_metric_by_hand():
     assert ONE.stats == pytest.approx(BY_HAND)
-
-
-def test_pooled_metrics_are_sums_over_sums():
     found = pooled([ONE, TWO])
     assert {name: found[name] for name in POOLED_BY_HAND} == pytest.approx(POOLED_BY_HAND)
     assert found == metrics([ONE, TWO])
-
-
-def test_a_run_of_the_prefill_alone_has_no_ratios():
-    found = generation(3, []).stats
-    assert found["new_tokens"] == 1 and found["calls"] == 0
+    alone = generation(3, []).stats  # the prefill
+    assert alone["new_tokens"] == 1 and alone["calls"] == 0
     rates = "tokens_per_forward acceptance_rate mean_accepted_drafts discard_rate ms_per_token"
-    assert all(math.isnan(found[name]) for name in rates.split())
+    assert all(math.isnan(alone[name]) for name in rates.split())
 
 
-def test_speedups_by_each_definition():
+def test_speedups_by_each_definition_and_those_of_different_prompts_are_refused():
     plain_two = generation(9, [step(DraftTree.chain([]), [], t, 0, 0.25, 0) for t in range(2)], prefill=0.5)
     found = speedups([ONE, TWO], [PLAIN, plain_two])
     ours, theirs = [7 / 1.664, 3 / 1.0], [7 / 4.0, 3 / 1.0]
-    assert found == pytest.approx(
-        {
-            "speedup_ratio_of_pooled_rates": (8 / 1.164) / (8 / 3.5),
-            "speedup_ratio_of_mean_rates": (sum(ours) / 2) / (sum(theirs) / 2),
-            "speedup_mean_of_ratios": (ours[0] / theirs[0] + ours[1] / theirs[1]) / 2,
-        }
-    )
-    assert len({round(v, 6) for v in found.values()}) == 3
-
-
-@pytest.mark.parametrize("method, plain", [([ONE], [PLAIN, TWO]), ([], [])])
-def test_speedups_of_different_prompts_are_refused(method, plain):
-    with pytest.raises(ValueError, match="expected the same prompts"):
-        speedups(method, plain)
-
-
-def test_pooling_nothing_is_refused():
+    expected = {
+        "speedup_ratio_of_pooled_rates": (8 / 1.164) / (8 / 3.5),
+        "speedup_ratio_of_mean_rates": (sum(ours) / 2) / (sum(theirs) / 2),
+        "speedup_mean_of_ratios": (ours[0] / theirs[0] + ours[1] / theirs[1]) / 2,
+    }
+    assert found == pytest.approx(expected) and len({round(value, 6) for value in found.values()}) == 3
+    for method, plain in (([ONE], [PLAIN, TWO]), ([], [])):
+        with pytest.raises(ValueError, match="expected the same prompts"):
+            speedups(method, plain)
     with pytest.raises(ValueError, match="no runs"):
         pooled([])
 
@@ -117,8 +97,9 @@ class Knows(Chaos):
         return DraftTree.chain(self.text[done : done + min(limit, self.depth)])
 
 
-def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused(model):
+def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused():
     """A drafter that knows the output is right at every depth, wherever in its draft the output ends."""
+    model = build("gpt-neox")  # repeats itself at times
     text = prompt(1, 30) + generate(model, prompt(1, 30), max_new_tokens=40, eos_token_id=[]).tokens
     new = text[30:]
     ends = [end for end in range(1, 13) if new.index(new[end]) == end]
@@ -127,11 +108,6 @@ def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refuse
         run = generate(model, prompt(1, 30), Knows(text), max_new_tokens=30, eos_token_id=new[end])
         found = acceptance_by_position([run], 6)["conditional"]
         assert set(found[~np.isnan(found)]) == {1.0}, end
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build("gpt-neox")  # repeats itself at times, so that prompt lookup finds something
 
 
 def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
@@ -144,12 +120,7 @@ def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.integers(0, 2), max_size=5),
-    st.lists(st.integers(0, 2), min_size=1, max_size=5),
-    st.integers(0, 8),
-    st.integers(2, 4),
-)
+@given(st.text("012", max_size=5), st.text("012", min_size=1, max_size=5), st.integers(0, 8), st.integers(2, 4))
 def test_ends_in_loop_equals_brute_force(before, block, times, repeats):
-    tokens = before + block * times
+    tokens = list(map(int, before + block * times))
     assert ends_in_loop(tokens, repeats, 6) == loops_by_brute_force(tokens, repeats, 6)

@@ -1,7 +1,5 @@
 """The published data sets: what is written in a published format is what is read, and a fault is named with its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
@@ -13,20 +11,8 @@ import pytest
 
 from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, replies
 from specdec_lib.experiments.tasks import load_task
-from tests.experiments.published_formats import (
-    ALPACA,
-    ESSAYS,
-    HUMANEVAL,
-    MBPP,
-    ONE_TURN,
-    TWO_TURNS,
-    editor,
-    jsonl,
-    publish,
-    write,
-    xatu,
-    zipped,
-)
+from tests.experiments import published_formats as formats
+from tests.experiments.published_formats import ALPACA, ESSAYS, HUMANEVAL, MBPP, TWO_TURNS, jsonl, publish, write
 
 GIVEN, PLUS = "```{}\ngiven()\n```…", ' Generate only the required code enclosed in "```"'
 ESSAY = "Essay: Draft 1 of {0}.\nFeedback: Read <this>.\nClear words.\nRevise the essay using the expert feedback."
@@ -43,6 +29,7 @@ EDITED = {
     "switch": f"…{GIVEN.format('python')}Input: similar input\nOutput: similar output…Input: target input\n…",
 }
 BUG = "Fix bugs in f.\n\ndef f(x):\n    return y\n\ndef check(f): pass"
+ADD = "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2"
 # The task, its options, and of each prompt the id, the last turn (… is any text) and the answer.
 SETS = [
     ("humaneval", {}, [("HumanEval/7", HUMANEVAL["prompt"], "    return x\n")]),
@@ -56,35 +43,23 @@ SETS = [
     ("codealpaca", {"limit": 1}, [("code_alpaca_2k-0", "Question: Sort.\nAnswer:\n", "1 2 3")]),
     ("codeeditorbench", {}, [(f"{kind}-1", turn, 0) for kind, turn in EDITED.items()]),
     ("codeeditorbench/debug", {}, [("debug-1", EDITED["debug"], 0)]),
-    (
-        "xatu",
-        {},
-        [
-            ("asset-2", "…:\nEdit asset well.\n# Input:\nasset two\nResponse:", "asset last 0"),
-            ("jfleg-0", "…:\nEdit jfleg well.\n# Input:\na {{cat}}\nResponse:", "A cat 0"),
-            ("defacto-0", "…:\nEdit defacto well.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended"),
-        ],
-    ),
+    ("xatu", {}, [
+        ("asset-2", "…:\nEdit asset well.\n# Input:\nasset two\nResponse:", "asset last 0"),
+        ("jfleg-0", "…:\nEdit jfleg well.\n# Input:\na {{cat}}\nResponse:", "A cat 0"),
+        ("defacto-0", "…:\nEdit defacto well.\n# Input:\nwrong\n# Reference:\ndoc\nResponse:", "mended"),
+    ]),
     ("jfleg", {}, [("0", "Correct the grammar error in the sentence.\n\na {{cat}}", "A cat 0")]),
     ("argrewrite", {}, [(str(n), ESSAY.format(n), f"Draft 2 of {n}.") for n in (2, 10)]),
     ("quotesum", {}, [("q1_0", SOURCES, "It was the man."), ("q1_1", SOURCES, "the man and not him")]),
     ("quotesum", {"distinct": True}, [("q1", SOURCES, "It was the man.")]),
     ("humanevalpack/go", {}, [("go/0", BUG, "def f(x):\n    return x\n")]),
     ("quixbugs", {}, [("gcd", 'Fix bugs in gcd.\n\n"""Divisor"""\nbad()', "good()")]),
-    (
-        "editeval",
-        {},
-        [
-            ("EditEval/0", "Change it.\n\na()", "b()"),
-            ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
-        ],
-    ),
-    (
-        "mbpp",
-        {},
-        [(n, "You are…here is your task: Add. Your…tests:\n\nassert 1\nassert 2", "a\nb") for n in ("11", "510")],
-    ),
-]
+    ("editeval", {}, [
+        ("EditEval/0", "Change it.\n\na()", "b()"),
+        ("EditEval/1", "Change it.\n\na()\n\nIt stands here:\nclass A:\n{{Code}}", "b()"),
+    ]),
+    ("mbpp", {}, [(number, ADD, "a\nb") for number in ("11", "510")]),
+]  # fmt: skip
 CONTINUED = {("humaneval", None), ("codealpaca", None)}
 
 
@@ -103,7 +78,7 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
 
 @pytest.mark.parametrize("name", ["cluster/cluster_{}.jsonl", "code_{}_primary.jsonl"])
 def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
-    for place, text in editor(name).items():
+    for place, text in formats.editor(name).items():
         write(tmp_path / place, text)
     assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
 
@@ -117,8 +92,8 @@ def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
 
 
 def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
-    files = xatu(("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0))
-    for place, text in files.items():
+    edits = [("asset", 0), ("asset", 1), ("defacto", 1), ("fruit", 3), ("fruit", 4), ("wnc", 0)]
+    for place, text in formats.xatu(*edits).items():
         write(tmp_path / place, text)
     with caplog.at_level(logging.WARNING):
         (prompt,) = load_task("xatu", tmp_path)
@@ -131,10 +106,7 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("task", "place"),
-    [
-        ("humaneval", "human-eval/data/HumanEval.jsonl.gz"),
-        ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl"),
-    ],
+    [("humaneval", "human-eval/data/HumanEval.jsonl.gz"), ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl")],
 )
 def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
     path = tmp_path / place
@@ -182,8 +154,8 @@ HUMAN, GSM, MT, MB, QS = (f"{place}.jsonl" for place in ("humaneval/HumanEval", 
 OTHER, EDITS, XATU = "alpaca/alpaca_data.json", "codeeditorbench", "xatu/xatu_release.jsonl"
 
 
-def without(row: dict, field: str) -> dict:
-    return {name: value for name, value in row.items() if name != field}
+def answered(**change: object) -> dict:
+    return ANSWERED | {"choices": [ANSWER | change]}
 
 
 # What is read, the file, what it holds instead (a row stands in line 2; None: the file is gone), and what the error says.
@@ -191,13 +163,13 @@ BROKEN = [
     ("jfleg", "jfleg/test.ref2", "one line\n", "test.ref2: has 1 lines; expected 3, as test.src has"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL) + "\n{nonsense}\n", "line 3: is not JSON (Expecting property name"),
     ("humaneval", HUMAN, jsonl(HUMANEVAL, HUMANEVAL), "'HumanEval/7' is in its file twice"),
-    ("humaneval", HUMAN, without(HUMANEVAL, "prompt"), "field 'prompt' is missing; there are 'task_id'"),
+    ("humaneval", HUMAN, {"task_id": "HumanEval/7"}, "field 'prompt' is missing; there are 'task_id'"),
     ("humaneval", HUMAN, HUMANEVAL | {"prompt": ""}, "field 'prompt' is empty"),
     ("gsm8k", GSM, b'{"question": "a", "answer": "#### 1"}\n{"\xff"}', "line 2: is not UTF-8 text (byte 0xff)"),
     ("gsm8k", GSM, {"question": "q", "answer": "4"}, "field 'answer' has no '####'"),
     ("gsm8k", f"{GSM}.gz", b"not packed", "test.jsonl.gz: cannot be unpacked"),
     ("gsm8k", f"{GSM}.gz", gzip.compress(b"x" * 5000)[:-9], "test.jsonl.gz: cannot be unpacked"),
-    ("gsm8k", f"{GSM}.zip", zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
+    ("gsm8k", f"{GSM}.zip", formats.zipped("other.jsonl"), "test.jsonl.zip: holds no test.jsonl, only other.jsonl"),
     ("alpaca", OTHER, "{}", "holds a dict; expected a list of objects"),
     ("alpaca", OTHER, "[\n1,\n}", "is not JSON (Expecting value, line 3, column 1)"),
     ("alpaca", OTHER, json.dumps([ALPACA[0], "text"]), "record 2: is a str; expected an object"),
@@ -214,15 +186,10 @@ BROKEN = [
     ("argrewrite", f"{ESSAYS}/Draft1/draft1_2018argrewrite_2.txt", " \n", "draft1_2018argrewrite_2.txt: is empty"),
     ("argrewrite", f"{ESSAYS}/ExpertFeedback/feedback_2.docx", b"x", "feedback_2.docx: is not a .docx document"),
     ("answers", RUN, ANSWERED | {"choices": []}, "field 'choices' is []; expected a list of answers"),
-    *(
-        ("answers", RUN, ANSWERED | {"choices": [ANSWER | change]}, f"first of the choices: field {says}")
-        for change, says in (
-            ({"turns": ["yes"]}, "'turns' has 1 texts; expected 2"),
-            ({"new_tokens": [3]}, "'new_tokens' has 1 whole numbers; expected 2"),
-            ({"idxs": [1, None]}, "'idxs' is [1, None]; expected a list of whole numbers"),
-            ({"wall_time": ["fast", 1.0]}, "'wall_time' is ['fast', 1.0]; expected a list of numbers with a decimal"),
-        )
-    ),
+    ("answers", RUN, answered(turns=["yes"]), "first of the choices: field 'turns' has 1 texts; expected 2"),
+    ("answers", RUN, answered(new_tokens=[3]), "field 'new_tokens' has 1 whole numbers; expected 2"),
+    ("answers", RUN, answered(idxs=[1, None]), "field 'idxs' is [1, None]; expected a list of whole numbers"),
+    ("answers", RUN, answered(wall_time=["fast", 1.0]), "'wall_time' is ['fast', 1.0]; expected a list of numbers"),
     ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json", '[{"output": ""}]', "record 1: field 'instruction'"),
 ]  # fmt: skip
 
@@ -251,7 +218,7 @@ def test_lines_before_a_fault_are_given_and_marks_and_line_ends_are_read(tmp_pat
 
 
 def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path):
-    write(tmp_path / MT, jsonl(ONE_TURN, TWO_TURNS))
+    write(tmp_path / MT, jsonl(formats.ONE_TURN, TWO_TURNS))
     write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
     first, second = replies.mt_bench_replies(tmp_path)
     read = (first.id, first.text, first.tokens, first.steps, first.seconds)
@@ -264,7 +231,7 @@ def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path)
     for way, texts in {"greedy": ["a"], "nucleus9": ["b"], "all": ["b", "c", "a"]}.items():
         assert [reply.text for reply in replies.oasst_replies("llama2-70b", way, tmp_path)] == texts
     row = {"task_id": "HumanEval/0", "all_code": "Do it.\n\n### Response: Here.", "completion": "pass"}
-    packed = zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
+    packed = formats.zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
     write(tmp_path / f"{replies.WIZARDCODER.place}.zip", packed)
     (reply,) = replies.wizardcoder_replies(tmp_path)
     assert (reply.id, reply.prompt, reply.text) == ("HumanEval/0", "Do it.\n\n", "pass")

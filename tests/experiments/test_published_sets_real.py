@@ -1,7 +1,5 @@
 """The real data sets, where they are: counts, ids, prompts and references. Needs SPECDEC_DATASETS."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -15,39 +13,19 @@ pytestmark = pytest.mark.realdata
 # The collection that continuous integration reads has some records of MT-Bench, Spec-Bench, GSM8K, MBPP and
 # XATU withheld, so that each count has two right values: of the published file and of that collection.
 COUNTS = [
-    ("humaneval", {}, {164}, None),
-    ("mt-bench", {}, {80, 72}, None),
-    ("spec-bench", {}, {480, 440}, None),
-    ("spec-bench/mt_bench", {}, {80, 72}, None),
-    ("spec-bench/translation", {}, {80, 73}, None),
-    ("spec-bench/summarization", {}, {80, 73}, None),
-    ("spec-bench/qa", {}, {80, 74}, 0),
-    ("spec-bench/math_reasoning", {}, {80, 74}, None),
-    ("spec-bench/rag", {}, {80, 74}, None),
-    ("gsm8k", {}, {1319, 1313}, None),
-    ("alpaca", {}, {52002, 5000}, None),
-    ("codealpaca", {}, {20022, 2017}, None),
-    ("codeeditorbench", {}, range(12, 10000), None),
-    ("xatu/asset", {}, {136, 150}, None),
-    ("xatu/jfleg", {}, {38, 50}, None),
-    ("xatu/defacto", {}, {136, 150}, None),
-    ("argrewrite", {}, {86}, None),
-    ("quotesum", {}, {265}, None),
-    ("quotesum", {"distinct": True}, {91}, None),
-    ("humanevalpack", {}, {984}, None),
-    ("humanevalpack/python", {}, {164}, None),
-    ("quixbugs", {}, {40}, None),
-    ("editeval", {}, {194}, None),
-    ("jfleg", {}, {627}, None),
-    ("mbpp", {}, range(460, 501), None),
-]
-PARTLY = {
-    "mt-bench",
-    "spec-bench",
-    "spec-bench/mt_bench",
-    "alpaca",
-    "codealpaca",
-}  # sets in which only some questions have an answer
+    ("humaneval", {}, {164}, None), ("mt-bench", {}, {80, 72}, None), ("spec-bench", {}, {480, 440}, None),
+    ("spec-bench/mt_bench", {}, {80, 72}, None), ("spec-bench/translation", {}, {80, 73}, None),
+    ("spec-bench/summarization", {}, {80, 73}, None), ("spec-bench/qa", {}, {80, 74}, 0),
+    ("spec-bench/math_reasoning", {}, {80, 74}, None), ("spec-bench/rag", {}, {80, 74}, None),
+    ("gsm8k", {}, {1319, 1313}, None), ("alpaca", {}, {52002, 5000}, None), ("codealpaca", {}, {20022, 2017}, None),
+    ("codeeditorbench", {}, range(12, 10000), None), ("xatu/asset", {}, {136, 150}, None),
+    ("xatu/jfleg", {}, {38, 50}, None), ("xatu/defacto", {}, {136, 150}, None), ("argrewrite", {}, {86}, None),
+    ("quotesum", {}, {265}, None), ("quotesum", {"distinct": True}, {91}, None), ("humanevalpack", {}, {984}, None),
+    ("humanevalpack/python", {}, {164}, None), ("quixbugs", {}, {40}, None), ("editeval", {}, {194}, None),
+    ("jfleg", {}, {627}, None), ("mbpp", {}, range(460, 501), None),
+]  # fmt: skip
+#: Sets in which only some questions have an answer.
+PARTLY = {"mt-bench", "spec-bench", "spec-bench/mt_bench", "alpaca", "codealpaca"}
 
 
 @pytest.mark.parametrize(("task", "options", "counts", "references"), COUNTS)
@@ -68,16 +46,11 @@ def test_no_prompt_shows_its_answer(task):
     assert [p.id for p in load_task(task) if p.reference.strip() in "\n".join(p.turns)] == []
 
 
-def test_mt_bench_asks_two_turns_in_eight_categories():
-    prompts = load_task("mt-bench")
+def test_mt_bench_asks_two_turns_in_eight_categories_and_is_a_part_of_spec_bench():
+    prompts, categories = load_task("mt-bench"), DATASETS["mt-bench"].subsets
     assert {len(p.turns) for p in prompts} == {2}
-    assert len(DATASETS["mt-bench"].subsets) == 8 and all(
-        load_task(f"mt-bench/{s}") for s in DATASETS["mt-bench"].subsets
-    )
-
-
-def test_the_mt_bench_part_of_spec_bench_is_mt_bench():
-    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in load_task("mt-bench")]
+    assert len(categories) == 8 and all(load_task(f"mt-bench/{name}") for name in categories)
+    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in prompts]
 
 
 def test_xatu_explanations_quote_the_texts_they_are_joined_with():
@@ -106,8 +79,5 @@ def test_the_authors_runs_count_as_their_result_files_do():
     assert sum(r.tokens - 1 for r in read) == sum(map(sum, lengths))
     plain = replies.mt_bench_replies(run="plain")
     assert all(r.tokens == r.steps for r in plain)
-
-
-def test_later_turns_are_asked_with_the_turns_before():
-    first, second = replies.mt_bench_replies()[:2]
+    first, second = read[:2]  # later turns are asked with the turns before
     assert second.prompt.startswith(f"{first.prompt} {first.text}</s>USER: ") and second.prompt.endswith(" ASSISTANT:")

@@ -1,7 +1,5 @@
 """The functions between prompts and tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -43,15 +41,12 @@ def recordings(model, tokenizer):
     return recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
 
 
-def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it(tokenizer):
+def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it_and_without_a_template_refused_by_name(tokenizer):
     prompt = Prompt("p", "t", ("Say add.", "Say sub."))
     first = "<|user|>Say add.<|assistant|>"
     second = first + "add<|end|><|user|>Say sub.<|assistant|>"
     assert recorded_runs.render(prompt, tokenizer) == tokenizer.encode(first)
     assert recorded_runs.render(prompt, tokenizer, ("add",)) == tokenizer.encode(second)
-
-
-def test_a_chat_without_a_chat_template_is_refused_by_name(tokenizer):
     bare = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     bare.chat_template = None
     with pytest.raises(ValueError, match="1 turns and 1 answers"):
@@ -65,13 +60,12 @@ def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tok
     first, second = [r for r in recordings if r.task == "talk"]
     assert (first.turn, second.turn) == (0, 1)
     said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
-    assert said
-    assert second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
+    assert said and second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
     assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
 
 
 def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
-    lengths = [1, 2, 3, 5, 8, 13, 20]
+    lengths = [1, 3, 8, 20]
     runs = recorded_runs.sweep_draft_model(recordings, draft, lengths)
     assert list(runs) == lengths
     for length in lengths:
@@ -79,24 +73,18 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
             assert comparison.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
     accepted = sum(step.accepted for run in runs[8] for step in run.steps)
     assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
-
-
-def test_the_sweep_of_a_sampled_recording_is_refused(model, draft, tokenizer):
-    recordings = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    sampled = replace(recordings[0], trace=replace(recordings[0].trace, sampling=SAMPLED))
     with pytest.raises(ValueError, match="rejection sampling"):
-        recorded_runs.sweep_draft_model(recordings, draft, [2])
+        recorded_runs.sweep_draft_model([sampled], draft, [2])
 
 
-def test_drafted_and_verified_balance_emitted_and_discarded(draft, recordings):
-    runs = [r for length in (1, 4, 9) for r in recorded_runs.sweep_draft_model(recordings, draft, [length])[length]]
+def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_ends_inside_its_draft(draft, recordings):
+    runs = [run for some in recorded_runs.sweep_draft_model(recordings, draft, [1, 4, 9]).values() for run in some]
     for drafter in (PromptLookup(num_tokens=6), None):
         runs += recorded_runs.replay_all(recordings, drafter)
     assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
     assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
-
-
-def test_a_run_that_ends_inside_its_draft_balances(recordings):
     trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
@@ -157,10 +145,10 @@ def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_
 def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recordings):
     for state in recorded_runs.STATES:
         drafter = Learns()
-        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 3, state=state)
+        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 2, state=state)
         # The first generation warms the machine up.
-        began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(3)]
-        assert began[0] == began[1] == began[2] and began[0][0] == 0
+        began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(2)]
+        assert began[0] == began[1] and began[0][0] == 0
         assert (began[0][1] == 0) == (state == "cold")
         for runs in timed["learns"]:
             assert all(comparison.same_steps(*pair) for pair in zip(runs, timed["learns"][0], strict=True))
@@ -205,12 +193,11 @@ def test_forward_times_are_medians_of_the_repeats(recordings):
         draft_costs.forward_times(plain, idle)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch, jobs):
+def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
     drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
     state = {"warm": "warm"}
-    runs = recorded_runs.run_each_again(model, recordings, drafters, state, jobs)
+    runs = recorded_runs.run_each_again(model, recordings, drafters, state, 2)
     assert list(runs) == list(drafters)
     for name, drafter in drafters.items():
         expected = recorded_runs.run_again(model, recordings, drafter, state=state.get(name, "cold"))

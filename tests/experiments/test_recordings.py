@@ -1,8 +1,7 @@
 """Runs that chapters share: the tokens of plain decoding, decoded once, and never those of another model."""
 
-from __future__ import annotations
-
 import json
+from operator import attrgetter
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from specdec_lib.experiments.recordings import Answer, RecordingError, record_on
 from tests.experiments.test_recorded_runs import GREEDY, PROMPTS, SAMPLED, tiny
 from tests.experiments.test_recorded_runs import model as model
 
+TRACED = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
 EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)))
 
 
@@ -41,21 +41,16 @@ def decoded(monkeypatch):
 
 
 def same_tokens(ours, theirs):
-    def told(recording):
-        trace = recording.trace
-        limits = trace.limits, trace.sampling, trace.vocabulary
-        return recording.prompt.id, recording.turn, trace.prompt, trace.tokens, trace.finish_reason, *limits
-
+    told = attrgetter("prompt.id", "turn", *(f"trace.{part}" for part in TRACED))
     assert list(map(told, ours)) == list(map(told, theirs))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_the_second_chapter_decodes_nothing_and_has_the_same_runs(model, tokenizer, decoded, sampling):
     expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24)
-    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
-    assert len(decoded) == len(expected)
-    same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
-    assert len(decoded) == len(expected)
+    for _ in range(2):
+        same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
+        assert len(decoded) == len(expected)
 
 
 def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_decoded(model, tokenizer, decoded):
@@ -68,16 +63,11 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_deco
         assert (len(decoded) > before) == (count == 30)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "reason", "count", "cut"),
-    [
-        ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")),
-        ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
-        ([1, 2, 0], "eos", 2, ([1, 2], "length")),
-        ([1, 2, 3], "length", 4, None),
-        ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "reason", "count", "cut"), [
+    ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")), ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
+    ([1, 2, 0], "eos", 2, ([1, 2], "length")), ([1, 2, 3], "length", 4, None),
+    ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
+])  # fmt: skip
 def test_what_tokens_tell_about_another_length(tokens, reason, count, cut):
     assert Answer(tokens, reason).cut(count) == cut
 
@@ -109,8 +99,9 @@ def test_one_pass_gives_the_states_and_rows_of_token_by_token(model, tokenizer, 
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture
 def altered(model, tokenizer):
-    """Records a prompt and puts another token into the file; its name."""
+    """A prompt is recorded, and another token stands in the file."""
     record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12)
     (path,) = recordings.folder().glob("*.json")
     about = json.loads(path.read_text())
@@ -119,18 +110,16 @@ def altered(model, tokenizer):
     recordings._checked.clear()
 
 
+@pytest.mark.usefixtures("altered")
 @pytest.mark.parametrize(("sample", "capture"), [(1, Capture()), (10**9, Capture((1,)))])
-def test_a_recording_that_the_model_does_not_write_is_an_error_that_names_its_prompt(
-    model, tokenizer, monkeypatch, sample, capture
-):
-    altered(model, tokenizer)
+def test_a_recording_that_the_model_does_not_write_names_its_prompt(model, tokenizer, monkeypatch, sample, capture):
     monkeypatch.setattr(recordings, "SAMPLE", sample)
     with pytest.raises(RecordingError, match=r"prompt 'one' of task 'code': token 5 .* --fresh"):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12, capture)
 
 
+@pytest.mark.usefixtures("altered")
 def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_rest(model, tokenizer, decoded):
-    altered(model, tokenizer)
     expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], GREEDY, 12)
     with recordings.fresh_folder() as folder:
         same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
@@ -141,42 +130,33 @@ def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_re
     assert len(decoded) == before and not folder.exists()
 
 
-def test_committed_tokens_are_used_for_their_model_alone(model, tokenizer, monkeypatch, decoded, tmp_path):
-    expected = record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
+def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_are_added(
+    model, tokenizer, monkeypatch, decoded, tmp_path
+):
     other = tiny(5, model.config.vocab_size)
-    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
-    count = recordings.commit(
-        recordings.folder(), paths.RECORDINGS, [recordings.identity(model)], {"command": "python -m a_test"}
-    )
-    assert count == len(expected)
+    mine, others = [[recordings.identity(one)] for one in (model, other)]
+    for one in (model, other):
+        record_once(one, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}) == 1
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
+    record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, SAMPLED, 16)
+    count = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {"command": "python -m a_test"})
     about = json.loads(paths.RECORDINGS.with_suffix(".json").read_text())
-    assert about["outputs"] == count and about["command"] == "python -m a_test"
+    assert about["outputs"] == count == len(expected) and about["command"] == "python -m a_test"
     assert about["tokens"] == sum(len(r.trace.tokens) for r in expected)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
     before = len(decoded)
     same_tokens(record_once(model, tokenizer, PROMPTS, SAMPLED, 16), expected)
     assert len(decoded) == before
-    record_once(other, tokenizer, PROMPTS, SAMPLED, 16)
-    assert len(decoded) == before + len(expected)
+    record_once(other, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert len(decoded) == before + 1
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == 1
 
 
-def test_answers_are_added_to_those_of_the_same_models_alone(model, tokenizer, decoded, monkeypatch, tmp_path):
-    mine, others = [[recordings.identity(one)] for one in (model, tiny(5, model.config.vocab_size))]
-    record_once(model, tokenizer, PROMPTS[:1], SAMPLED, 16)
-    first = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
-    expected = record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
-    both = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {})
-    assert both == first + len(expected)
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
-    before = len(decoded)
-    record_once(model, tokenizer, PROMPTS, SAMPLED, 16)
-    assert len(decoded) == before
-    record_once(tiny(5, model.config.vocab_size), tokenizer, PROMPTS[:1], SAMPLED, 16)
-    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == first
-
-
-def test_damaged_files_are_named(model, tokenizer):
+def test_damaged_files_and_a_length_in_place_of_the_sampling_are_named(model, tokenizer):
+    with pytest.raises(TypeError, match="sampling is 128"):
+        record_once(model, tokenizer, PROMPTS, 128)
     record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
     (path,) = recordings.folder().glob("*.json")
     path.write_text("{}")
@@ -188,20 +168,10 @@ def test_damaged_files_are_named(model, tokenizer):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
 
 
-def test_tokens_that_cannot_be_a_run_are_refused(model):
-    with pytest.raises(ValueError, match="0 tokens are given"):
-        record_known(model, [5, 6], [], "length")
-    with pytest.raises(ValueError, match="input_ids is empty"):
-        record_known(model, [], [1], "length")
-    with pytest.raises(ValueError, match="vocabulary"):
-        record_known(model, [5, 10**6], [1], "length")
-    with pytest.raises(ValueError, match="the model's context is"):
-        record_known(model, [5] * 10**4, [1], "length")
-    with pytest.raises(ValueError, match="3 tokens are given"):
-        record_known(model, [5, 6], [1, 2, 3], "length", max_new_tokens=2)
-
-
-def test_a_length_in_place_of_the_sampling_is_refused_before_any_work(model, tokenizer, decoded):
-    with pytest.raises(TypeError, match="sampling is 128"):
-        record_once(model, tokenizer, PROMPTS, 128)
-    assert not decoded
+@pytest.mark.parametrize(("prompt", "tokens", "words"), [
+    ([5, 6], [], "0 tokens are given"), ([], [1], "input_ids is empty"), ([5, 10**6], [1], "vocabulary"),
+    ([5] * 10**4, [1], "the model's context is"), ([5, 6], [1, 2, 3], "3 tokens are given"),
+])  # fmt: skip
+def test_tokens_that_cannot_be_a_run_are_refused(model, prompt, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        record_known(model, prompt, tokens, "length", max_new_tokens=2)

@@ -1,7 +1,5 @@
 """The results table against sums by hand and against the rates of runs, on made recordings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,6 @@ from tests.experiments.made import made_up
 METHODS = {"plain": None, "short": PromptLookup(2, 3), "long": PromptLookup(2, 12, "transformers")}
 
 
-@pytest.fixture(scope="module")
 def recordings() -> list[Recording]:
     """Six prompts of two tasks, each with two seeds; the answers copy spans of their prompt."""
     rng, out = np.random.default_rng(0), []
@@ -28,28 +25,26 @@ def recordings() -> list[Recording]:
 
 
 @pytest.fixture(scope="module")
-def runs(recordings):
-    return {name: recorded_runs.replay_all(recordings, drafter) for name, drafter in METHODS.items()}
+def replayed():
+    made = recordings()
+    runs = {name: recorded_runs.replay_all(made, drafter) for name, drafter in METHODS.items()}
+    return made, runs, results.table(made, runs)
 
 
-@pytest.fixture(scope="module")
-def table(recordings, runs):
-    return results.table(recordings, runs)
-
-
-def test_rates_and_their_intervals_are_those_of_the_runs(recordings, runs, table):
+def test_rates_and_their_intervals_are_those_of_the_runs(replayed):
+    recordings, runs, table = replayed
     rates = results.rate(table, by=["method"])
     acceptance = results.rate(table[table.drafts > 0], results.ACCEPTANCE, by="method")
     for name in METHODS:
         assert rates[name] == pytest.approx(recorded_runs.interval(runs[name], recordings), nan_ok=True)
         if name != "plain":
-            assert acceptance[name].value == pytest.approx(
-                recorded_runs.interval(runs[name], recordings, "acceptance_rate").value
-            )
+            expected = recorded_runs.interval(runs[name], recordings, "acceptance_rate")
+            assert acceptance[name].value == pytest.approx(expected.value)
     assert rates["plain"].value == 1
 
 
-def test_a_ratio_is_paired_on_outputs(recordings, runs, table):
+def test_a_ratio_is_paired_on_outputs(replayed):
+    recordings, runs, table = replayed
     found = results.ratio(table, "long", "short", by="task")
     assert found[results.ALL] == pytest.approx(recorded_runs.gain(runs["long"], runs["short"], recordings))
     for task in "ab":
@@ -58,16 +53,14 @@ def test_a_ratio_is_paired_on_outputs(recordings, runs, table):
         assert found[task].value == pytest.approx(expected)
     shuffled = table.sample(frac=1, random_state=1)
     assert results.ratio(shuffled, "long", "short").value == pytest.approx(found[results.ALL].value)
+    with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
+        results.ratio(table, "REST", "short")
 
 
-def test_a_pass_has_the_price_of_its_width(runs, table):
+def test_a_pass_has_the_price_of_its_width(replayed):
+    _, runs, table = replayed
     priced = results.priced(table, {1: 1.0, 5: 3.0}, draft=0.5)
     for name, each in runs.items():
         # Beyond the last width the curve goes on along its last slope, which is that of the only piece here.
         spent = [sum(1 + 2 * (step.width - 1) / 4 + 0.5 * step.drafted for step in run.steps) for run in each]
         assert priced[priced.method == name].price.tolist() == pytest.approx(spent)
-
-
-def test_a_method_that_is_not_there_is_refused_by_name(table):
-    with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
-        results.ratio(table, "REST", "short")

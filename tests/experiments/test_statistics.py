@@ -1,6 +1,4 @@
-"""Intervals against loops over the same draws, and against laws whose true value is known."""
-
-from __future__ import annotations
+"""Intervals against loops over the same draws and laws whose true value is known; calibration against counting."""
 
 import math
 from types import SimpleNamespace
@@ -10,16 +8,9 @@ import pytest
 
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments import statistics
+from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy, ranking_lead, reliability
 from specdec_lib.experiments.metrics import counts, pooled
-from specdec_lib.experiments.statistics import (
-    Counts,
-    Interval,
-    difference_of_rates,
-    mean,
-    pooled_rate,
-    ratio_of_means,
-    ratio_of_rates,
-)
+from specdec_lib.experiments.statistics import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
 
 def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
@@ -31,9 +22,7 @@ def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
 
 def brute_force(of_sums, rows, prompts, rng, samples=4000):
     """The ends of the interval, drawing prompts and then runs one by one."""
-    by_prompt = [
-        [row for row, own in zip(rows, prompts, strict=True) if own == name] for name in dict.fromkeys(prompts)
-    ]
+    by_prompt = [rows[prompts == name] for name in dict.fromkeys(prompts)]
     values = []
     for _ in range(samples):
         sums = 0
@@ -60,7 +49,7 @@ def test_every_statistic_is_its_formula():
     a, b, c, d = np.array([[3.0, 5, 9], [1, 2, 4], [2, 2, 8], [1, 3, 2]])
     assert pooled_rate(Counts(a, b)).value == 17 / 7
     assert ratio_of_rates(Counts(a, b), Counts(c, d)).value == (17 / 7) / (12 / 6)
-    assert difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
+    assert statistics.difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
     assert mean(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
 
 
@@ -98,16 +87,13 @@ def test_methods_drawn_together_share_what_makes_a_prompt_easy():
     assert (paired.high - paired.low) / paired.value < 0.2 * (alone.high - alone.low) / alone.value
 
 
-def test_one_prompt_alone_has_no_interval():
+def test_one_prompt_alone_has_no_interval_and_samples_without_a_rate_are_left_out():
     alone = pooled_rate(Counts([4, 6], [2, 2]), ["a", "a"])
     assert alone.value == 2.5 and math.isnan(alone.low) and math.isnan(alone.high) and not alone.known
     assert all(map(math.isnan, pooled_rate(Counts([], []))))
     # Prompts of which nothing is counted are no evidence that the rate of the only other one holds.
     silent = ratio_of_rates(Counts([6, 0, 0], [2, 0, 0]), Counts([4, 0, 0], [2, 0, 0]), ["a", "b", "c"])
     assert silent.value == 1.5 and math.isnan(silent.low) and math.isnan(silent.high)
-
-
-def test_samples_without_a_rate_are_left_out():
     # Two prompts of four have a draft: samples without either have no acceptance rate.
     assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0])) == (1 / 3, 0.25, 0.5)
 
@@ -115,32 +101,15 @@ def test_samples_without_a_rate_are_left_out():
 def test_values_of_other_prompts_are_refused():
     with pytest.raises(ValueError, match="2, 3, 2 values; expected as many of each"):
         pooled_rate(Counts([1, 2], [1, 2, 3]))
-    with pytest.raises(ValueError, match="as many of each"):
-        ratio_of_means([1, 2], [1, 2, 3])
-    with pytest.raises(ValueError, match="as many of each"):
-        pooled_rate(Counts([1, 2], [1, 2]), ["a"])
-
-
-@pytest.mark.parametrize(
-    ("interval", "spec", "text"),
-    [
-        (Interval(1.234, 1.1, 1.36), ".2f", "1.23 (1.10\u2060–\u20601.36)"),
-        (Interval(0.5, 0.25, 1), ".0%", "50% (25%\u2060–\u2060100%)"),
-        (Interval(1.5, math.nan, math.nan), ".1f", "1.5 (–)"),
-        (Interval(math.nan, math.nan, math.nan), ".1f", "–"),
-    ],
-)
-def test_a_format_applies_to_all_three_numbers(interval, spec, text):
-    assert format(interval, spec) == text
+    for rate, *given in ((ratio_of_means, [1, 2], [1, 2, 3]), (pooled_rate, Counts([1, 2], [1, 2]), ["a"])):
+        with pytest.raises(ValueError, match="as many of each"):
+            rate(*given)
 
 
 def run(*steps, prefill=0.5):
     """A run as far as its sums go: each step has drafted, accepted, depth."""
     parts = dict(draft_seconds=0.1, verify_seconds=0.2, commit_seconds=0.3, host_seconds=0.4)
-    made = [
-        SimpleNamespace(drafted=drafted, accepted=accepted, tree=SimpleNamespace(depth=depth), **parts)
-        for drafted, accepted, depth in steps
-    ]
+    made = [SimpleNamespace(drafted=n, accepted=k, tree=SimpleNamespace(depth=d), **parts) for n, k, d in steps]
     return SimpleNamespace(tokens=[0] * (1 + sum(s.accepted + 1 for s in made)), steps=made, prefill_seconds=prefill)
 
 
@@ -149,9 +118,6 @@ def test_the_counts_of_each_run_pool_to_the_metric(name):
     runs = [run((4, 2, 3), (0, 0, 0)), run((5, 5, 5), (6, 0, 2), prefill=0.25)]
     above, below = counts(runs, name)
     assert sum(above) / sum(below) == pytest.approx(pooled(runs)[name])
-
-
-def test_a_metric_that_is_no_ratio_has_no_counts():
     with pytest.raises(ValueError, match="'calls' is no ratio"):
         counts([], "calls")
 
@@ -175,3 +141,45 @@ def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
     groups = statistics.resampled(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
     assert groups.value == pytest.approx(values[:10].mean() - values[10:].mean())
     assert not statistics.resampled(lambda drawn: 1.0, 1).known
+
+
+def test_reliability_by_hand():
+    found = reliability(np.array([0.05, 0.15, 0.19, 1.0]), np.array([0, 1, 0, 1]))
+    assert found["predicted"].tolist() == pytest.approx([0.05, 0.17, 1.0])
+    assert found["outcome"].tolist() == [0, 0.5, 1] and found["count"].tolist() == [1, 2, 1]
+    assert expected_calibration_error([0.05, 0.15, 0.19, 1.0], [0, 1, 0, 1]) == pytest.approx((0.05 + 2 * 0.33) / 4)
+
+
+def test_predictions_that_are_the_probabilities_have_no_error():
+    rng = np.random.default_rng(0)
+    p = rng.random(200_000)
+    outcome = rng.random(len(p)) < p
+    assert expected_calibration_error(p, outcome) < 0.01 < expected_calibration_error(p**3, outcome)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranking_accuracy_counts_pairs(seed):
+    rng = np.random.default_rng(seed)
+    predicted, outcome = rng.integers(0, 6, 40) / 5, rng.random(40).round() if seed else rng.random(40)
+    rows = list(zip(predicted, outcome, strict=True))
+    pairs = [(a * (1 - b), (x > y) + (x == y) / 2) for x, a in rows for y, b in rows]
+    expected = sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
+    assert ranking_accuracy(predicted, outcome) == pytest.approx(expected)
+    assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1])), "outcomes all alike"
+
+
+@pytest.mark.parametrize(("predicted", "outcome"), [([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])])
+def test_bad_values_are_refused(predicted, outcome):
+    with pytest.raises(ValueError, match="expected"):
+        reliability(np.array(predicted), np.array(outcome))
+
+
+def test_the_lead_of_a_prediction_is_the_difference_of_the_areas():
+    rng = np.random.default_rng(1)
+    outcome = rng.integers(0, 2, 200).astype(float)
+    good, poor = np.clip(outcome * 0.4 + rng.random(200) * 0.6, 0, 1), rng.random(200)
+    names = np.repeat(np.arange(20), 10).tolist()
+    lead = ranking_lead(good, poor, outcome, names)
+    assert lead.value == pytest.approx(ranking_accuracy(good, outcome) - ranking_accuracy(poor, outcome))
+    assert 0 < lead.low < lead.value < lead.high
+    assert ranking_lead(good, good, outcome, names) == (0.0, 0.0, 0.0)

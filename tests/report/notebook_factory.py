@@ -1,7 +1,5 @@
 """Small notebooks for the tests of the runner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat
@@ -19,7 +17,6 @@ def write_notebook(
     folder: Path,
     code: list[str] | None = None,
     name: str = "01_small",
-    parameters: str = PARAMETERS,
     prose: str = "Text.",
     timed: bool = False,
 ) -> Path:
@@ -27,7 +24,7 @@ def write_notebook(
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
-        new_code_cell(parameters.strip(), id="parameters", metadata={"tags": ["parameters"]}),
+        new_code_cell(PARAMETERS.strip(), id="parameters", metadata={"tags": ["parameters"]}),
         new_code_cell("values = report.check_parameters(globals())", id="check"),
         new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
     ]

@@ -1,7 +1,5 @@
 """The method pages: one for each method, its code where the page says, its picture described."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import re
@@ -15,6 +13,7 @@ from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.methods import METHODS
 from specdec_lib.report.build import book
+from specdec_lib.report.build.directives import method_lines
 from specdec_lib.report.display import method_pictures
 from tests.datastores.stores import build, tree_paths
 
@@ -35,9 +34,7 @@ def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_m
     drafter = METHODS[method].drafter
     link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
     home = [page for page in PAGES if link in text(page)]
-    assert [page.stem for page in home] == [METHODS[method].page], (
-        f"{method}: write its page of book/methods with {link}"
-    )
+    assert [page.stem for page in home] == [METHODS[method].page], f"{method}: write its page with {link}"
     assert f"`{METHODS[method].paper}`" in text(home[0])
     bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
     sources = {base.__module__.replace(".", "/") + ".py" for base in bases}
@@ -61,13 +58,19 @@ def test_the_code_that_a_page_includes_is_there(page):
         assert source.count("\n") < 70, "a page shows the method that does the work, not a file"
 
 
-def test_every_page_is_that_of_a_method_and_in_the_table_of_contents():
+def test_every_page_is_that_of_a_method_and_in_the_tables_of_contents_and_of_methods():
     pages = ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())]
     assert {page.stem for page in PAGES} == set(pages) == set(method_pictures.PICTURES)
     listed = [Path(page).name for page in book.toc_files(ROOT / "book" / "_toc.yml") if page.startswith("methods/")]
     assert listed == pages, "in the table's order"
     keys = re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     assert {method.paper for method in METHODS.values()} <= set(keys)
+    lines = method_lines()  # the table of all methods
+    assert len(lines) == 4 * (1 + len(METHODS))
+    for place, (name, row) in enumerate(METHODS.items(), start=1):
+        shown = lines[4 * place : 4 * place + 4]
+        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {row.about}"
+        assert shown[3] == f"  - {{cite:t}}`{row.paper}`"
 
 
 def listings(page):

@@ -1,8 +1,5 @@
 """The notebooks: sound as they lie there, and right when run with the smallest parameters."""
 
-from __future__ import annotations
-
-import functools
 import os
 from pathlib import Path
 
@@ -12,7 +9,6 @@ import pytest
 from specdec_lib import paths
 from specdec_lib.report import numbers
 from specdec_lib.report.build import check, runner
-from tests.report.notebook_identities import IDENTITIES
 
 ROOT = paths.ROOT or Path()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -25,12 +21,8 @@ def test_the_source_is_sound(notebook):
     assert check.check_notebook(notebook) == []
 
 
-def test_the_profiles_name_only_what_the_notebooks_declare():
-    assert check.check_profiles(ROOT / "notebooks") == []
-
-
-def test_pages_and_notebooks_are_all_listed_and_labels_unique():
-    assert check.check_pages(ROOT) == []
+def test_profiles_name_what_notebooks_declare_and_pages_and_notebooks_are_listed_and_labels_unique():
+    assert check.check_profiles(ROOT / "notebooks") == check.check_pages(ROOT) == []
 
 
 @pytest.fixture(scope="session")
@@ -39,28 +31,13 @@ def folder(tmp_path_factory):
     return Path(os.environ.get("SPECDEC_EXECUTED") or tmp_path_factory.mktemp("executed"))
 
 
-@pytest.fixture(scope="session")
-def executed(folder):
-    """The executed copy of a notebook, run once a session where there is none."""
-    if "SPECDEC_EXECUTED" in os.environ:
-        return lambda notebook: nbformat.read(folder / notebook.name, as_version=4)
-
-    @functools.cache
-    def run(name: str) -> list:
-        return runner.run("smoke", only=[name], output=folder, kept=folder / "failed")
-
-    def get(notebook: Path) -> nbformat.NotebookNode:
-        for failure in run(notebook.stem):
-            pytest.fail(failure.message, pytrace=False)
-        return nbformat.read(str(folder / notebook.name), as_version=4)
-
-    return get
-
-
 @pytest.mark.notebooks
 @each_notebook
-def test_it_runs_and_its_page_is_clean(notebook, executed):
-    content = executed(notebook)
+def test_it_runs_its_page_is_clean_and_its_numbers_hold_what_must_hold(notebook, folder):
+    if "SPECDEC_EXECUTED" not in os.environ:
+        for failure in runner.run("smoke", only=[notebook.stem], output=folder, kept=folder / "failed"):
+            pytest.fail(failure.message, pytrace=False)
+    content = nbformat.read(str(folder / notebook.name), as_version=4)
     outputs = [(cell, output) for cell in content.cells for output in cell.get("outputs", [])]
     assert not [output.text for _, output in outputs if output.output_type == "stream" and output.name == "stderr"]
     for cell, output in outputs:
@@ -68,18 +45,58 @@ def test_it_runs_and_its_page_is_clean(notebook, executed):
         assert "np." not in str(data.get("text/markdown", ""))
         if IMAGES & set(data):
             assert cell.metadata.get("mystnb", {}).get("figure"), f"a figure without a caption: {cell.source[:80]!r}"
-
-
-@pytest.mark.notebooks
-@each_notebook
-def test_its_numbers_hold_what_must_hold(notebook, executed, folder):
-    executed(notebook)
     values: dict = {}
     for path in (folder / "files" / notebook.stem).glob("[0-9A-Z][0-9].csv"):
         saved = numbers.read(path)
         values |= {key: each.words if each.value is None else each.value for key, each in saved.items()}
     assert values, "the notebook saves no number, so nothing can be checked"
     identities = IDENTITIES.get(notebook.stem[:2])
-    assert identities, f"tests/report/notebook_identities.py says nothing about {notebook.stem}"
+    assert identities, f"IDENTITIES of {Path(__file__).name} says nothing about {notebook.stem}"
     values["of"] = lambda start: [value for key, value in values.items() if key.startswith(start)]
     assert [identity for identity in identities if not eval(identity, {}, values)] == []
+
+
+LOSSLESS = "lossless_unexplained == 0 < lossless_prompts"
+REPLAYS = "replay_mismatches == 0 < replay_runs"
+
+
+def shares(*names: str) -> list[str]:
+    """Each of these numbers is a share."""
+    return [f"0 <= {name} <= 1" for name in names]
+
+
+IDENTITIES: dict[str, list[str]] = {
+    "01": [LOSSLESS, REPLAYS, "balance_faults == 0 < balance_runs", *shares("looped_share")],
+    "02": shares("variance_64", "share_matched", "share_short", "share_long", "ivf_recall"),
+    "03": [LOSSLESS, REPLAYS] + shares("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
+    "04": [LOSSLESS, REPLAYS, "max(heads_strong, heads_chosen) <= heads_credited <= heads_total"],
+    "05": [
+        "mdp_failures == 0 < mdp_instances",
+        "mdp_example_failures == 0 < mdp_example_states",
+        "head_oracle_beaten == 0 < head_lemma_outputs",
+        *shares("mdp_single_share", "mdp_threshold_wins", "mdp_no_delta", "head_accepted", "head_auc_code"),
+        # The oracle is the cheapest, then the best policy, then every rule.
+        "mdp_oracle_worst <= 1e-9",
+        "min(mdp_best_fixed_mean, mdp_best_threshold_mean, mdp_theorem_rule_mean, mdp_no_delta_rule_mean) >= -1e-9",
+        "head_real_unexplained == head_real_apart == 0 < head_real_runs",
+    ],
+    "06": [
+        # Every pass and every way to decode takes some time.
+        "min(pass_ms, draft_price, pass_w8_over_w1, timed_plain_tokens_per_s, timed_pld_over_plain, peer_generate) > 0",
+        "0 <= timed_equal <= timed_compared and timed_compared % timed_outputs == 0",
+        "0 <= composed_looped <= composed_prompts",
+        *shares("draft_share_rest", "draft_share_specdec", "draft_share_eagle"),
+    ],
+    "07": [
+        "lossless_mismatches == 0 < lossless_runs",
+        "price_1 == 1 and len(of('price_')) > 2 and min(of('price_')) > 0",
+        "min(of('found_')) >= 1",  # no pass of any system emits less than a token
+    ],
+    "08": [
+        "rule_mismatches == 0 < rule_trees",
+        "lossless_mismatches == replay_texts == 0 < lossless_prompts",
+        "bound_beaten == 0 < bound_runs",
+        "marks == marks_met + marks_missed + marks_not_resolved",
+        *shares("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),
+    ],
+}

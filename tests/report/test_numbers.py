@@ -1,7 +1,5 @@
 """A chapter's table of numbers: what is saved is read back, and what cannot be saved is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -22,16 +20,10 @@ def run(tmp_path, monkeypatch):
 
 def test_what_is_saved_is_read_back(run):
     counted = {
-        "ratio": Interval(1.23456789, 1.0, 1.5),
-        "unknown": Interval(1.5, math.nan, math.nan),
-        "count": 12,
-        "share": 1.0,
-        "scalar": np.float64(0.25),
-        "yes": np.bool_(True),
-        "name": "160m, a shape",
-        "nan": math.nan,
+        "ratio": Interval(1.23456789, 1.0, 1.5), "unknown": Interval(1.5, math.nan, math.nan), "count": 12,
+        "share": 1.0, "scalar": np.float64(0.25), "yes": np.bool_(True), "name": "160m, a shape", "nan": math.nan,
         "none": None,
-    }
+    }  # fmt: skip
     path = numbers.save("04", counted, timed={"seconds": 2.5})
     found = numbers.read(path)
     assert path == run / "files" / "04_x" / "04.csv" and list(found) == [*counted, "seconds"]
@@ -46,11 +38,7 @@ def test_what_is_saved_is_read_back(run):
 
 @pytest.mark.parametrize(
     "counted, timed, message",
-    [
-        ({"a b": 1}, {}, "'a b' is no key"),
-        ({"a": [1]}, {}, "'a' is a list"),
-        ({"a": 1}, {"a": 2}, "counted and timed"),
-    ],
+    [({"a b": 1}, {}, "'a b' is no key"), ({"a": [1]}, {}, "'a' is a list"), ({"a": 1}, {"a": 2}, "counted and timed")],
 )
 def test_what_cannot_be_saved_is_refused(run, counted, timed, message):
     with pytest.raises(NumberError, match=message):

@@ -1,24 +1,25 @@
-"""The sources of the book: what every page must hold before anything is built."""
-
-from __future__ import annotations
+"""The sources of the book and the README: what every page must hold before anything is built."""
 
 import ast
 import re
 from pathlib import Path
 
 import pytest
+import readme
 import typer
 
 import specdec_lib
 from specdec_lib import cli, paths
+from specdec_lib.decoding.results import Generation, Step, metrics
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.report import numbers
 from specdec_lib.report.build import book
+from specdec_lib.report.numbers import Number, NumberError
 
 ROOT = paths.ROOT or Path()
 PAGES = sorted((ROOT / "book").glob("**/*.md"))
-pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
-
-
 CORE = ("decoding", "drafters", "datastores", "heads", "models")
+pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 
 
 def test_every_public_name_of_the_core_has_a_docstring():
@@ -27,12 +28,9 @@ def test_every_public_name_of_the_core_has_a_docstring():
     package = Path(specdec_lib.__file__).parent
     for path in (path for folder in CORE for path in (package / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = {path.stem: tree} | {
-            node.name: node
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-        }
-        missing += [f"{path.stem}.{name}" for name, node in named.items() if not ast.get_docstring(node)]
+        named = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        public = [tree, *(node for node in named if not node.name.startswith("_"))]
+        missing += [(path.stem, node) for node in public if not ast.get_docstring(node)]
     assert missing == []
 
 
@@ -90,6 +88,55 @@ def test_the_page_on_companions_reads_their_stories():
         exec(compile(cell, "companions.md", "exec"), scope)
         assert scope["rows"]
     by_name = {row[0]: row for row in scope["rows"]}
-    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name) and 0 < by_name["eagle"][4] < by_name["eagle"][
-        3
-    ] < 1
+    assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
+    assert 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
+
+
+def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it():
+    page = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [123] \| (\d) \| (\d) \| (\d) \|", page, re.MULTILINE)
+    steps = [
+        Step(DraftTree.chain(range(drafted)), tuple(range(accepted)), (0,) * emitted, 0, 0, 0)
+        for drafted, accepted, emitted in (map(int, row) for row in rows)
+    ]
+    first = 1
+    found = metrics([Generation([0] * (first + sum(len(step.tokens) for step in steps)), steps, "length", 1, 0)])
+    said = re.findall(r"\{term\}`(\w+)` is \$[^$]*?(\d+) / (\d+)\$", page)
+    assert {name for name, *_ in said} == {
+        "tokens_per_forward", "mean_accepted_drafts", "acceptance_rate", "discard_rate", "verification_rate"
+    }  # fmt: skip
+    for name, above, below in said:
+        assert found[name] == pytest.approx(int(above) / int(below)), name
+
+
+@pytest.mark.parametrize("model", ["pocket", pytest.param("smollm2", marks=pytest.mark.realmodel)])
+def test_python_of_the_readme_runs_in_order(model, capsys):
+    text = (paths.root() / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text.replace('"smollm2"', f'"{model}"'), re.DOTALL)
+    assert len(blocks) == 2
+    scope: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
+    assert re.search(r"prompt lookup: \d+\.\d s, \d+\.\d tokens per pass", capsys.readouterr().out)
+    # `custom_generate` through transformers gives what generate() gives.
+    new = scope["out"][0, len(scope["prompt"]) :].tolist()
+    assert new == scope["plain"].tokens[: len(new)]
+
+
+def test_a_marked_number_is_renewed_and_nothing_else():
+    tables = {"04": {"a": Number(1.25, 1.0, 1.5), "n": Number(1234)}}
+    text = "One 1.2 and <!--04/a:.1f-->9<!----> of <!--04/n:,d--><!----> or <!--04/n-->x<!---->."
+    new = "One 1.2 and <!--04/a:.1f-->1.2 (1.0\u2060–\u20601.5)<!----> of <!--04/n:,d-->1,234<!----> or <!--04/n-->1234<!---->."
+    assert readme.renewed(text, tables) == readme.renewed(new, tables) == new
+    with pytest.raises(NumberError, match="04/b"):
+        readme.renewed("<!--04/b-->1<!---->", tables)
+
+
+def test_the_readme_and_its_figure_are_those_of_the_committed_tables():
+    text = (paths.root() / "README.md").read_text(encoding="utf-8")
+    assert len(readme._NUMBER.findall(text)) >= 6
+    assert readme.renew(paths.root()) == [], "make readme"
+    drawing = (numbers.COMMITTED / "what-reproduces.svg").read_text(encoding="utf-8")
+    assert "data/results/cpu/what-reproduces.svg" in text and len(drawing) < 100_000
+    # Without a ground of its own it is read on a dark page as on a light one.
+    assert "fill: #ffffff" not in drawing

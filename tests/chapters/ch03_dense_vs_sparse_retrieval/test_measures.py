@@ -17,13 +17,9 @@ from specdec_lib.models.fingerprint import fingerprint
 from tests.experiments.made import made_up
 
 
-def recordings(count=6, seed=0):
-    rng = np.random.default_rng(seed)
-    found = []
-    for i in range(count):
-        tokens = rng.integers(0, 3, 40).tolist()
-        found.append(made_up(rng.integers(0, 3, 10).tolist(), tokens, str(i), "code"))
-    return found
+def recordings():
+    texts = np.random.default_rng(0).integers(0, 3, (6, 50)).tolist()
+    return [made_up(text[:10], text[10:], str(i), "code") for i, text in enumerate(texts)]
 
 
 def outputs(length=10):
@@ -32,16 +28,9 @@ def outputs(length=10):
 
 def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
     """Counts whose rate is exactly level + slope * log10(size) for every prompt."""
-    return pd.DataFrame(
-        {
-            "prompt": str(p),
-            "stored": int(size),
-            "passes": 100.0 * (p + 1),
-            "tokens": 100.0 * (p + 1) * (level + slope * np.log10(size)),
-        }
-        for p in range(prompts)
-        for size in sizes
-    )
+    rows = [(p, size, 100.0 * (p + 1)) for p in range(prompts) for size in sizes]
+    frame = pd.DataFrame({"prompt": str(p), "stored": int(size), "passes": passes} for p, size, passes in rows)
+    return frame.assign(tokens=frame.passes * (level + slope * np.log10(frame.stored)))
 
 
 @pytest.mark.parametrize("price", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])
@@ -61,18 +50,12 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
 
 
 def test_counts_of_replays_are_those_of_the_metrics():
-    of = pooled([replay(r.trace, PromptLookup()) for r in recordings()])
-    for value, metric in (
-        (PER_PASS, "tokens_per_forward"),
-        (measures.LENGTH, "mean_accepted_drafts"),
-        (ACCEPTANCE, "acceptance_rate"),
-    ):
-        assert measures.rate(outputs(), value).value == pytest.approx(of[metric])
-    price = {1: 1.0, 256: 256.0}
-    frame = outputs()
-    assert measures.speed(frame, price).value == pytest.approx(
-        frame.tokens.sum() / (frame.passes + frame.drafted).sum()
-    )
+    of, frame = pooled([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
+    assert measures.rate(frame, PER_PASS).value == pytest.approx(of["tokens_per_forward"])
+    assert measures.rate(frame, measures.LENGTH).value == pytest.approx(of["mean_accepted_drafts"])
+    assert measures.rate(frame, ACCEPTANCE).value == pytest.approx(of["acceptance_rate"])
+    expected = frame.tokens.sum() / (frame.passes + frame.drafted).sum()
+    assert measures.speed(frame, {1: 1.0, 256: 256.0}).value == pytest.approx(expected)
 
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
@@ -82,11 +65,8 @@ def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     for length in drafters:
         found, alone = rows[rows.method == length], outputs(length)
         assert found.prompt.tolist() == alone.prompt.tolist() == [f"code {i}" for i in range(6)]
-        assert (
-            found[["tokens", "passes", "accepted", "depth"]]
-            .sum()
-            .equals(alone[["tokens", "passes", "accepted", "depth"]].sum())
-        )
+        counted = ["tokens", "passes", "accepted", "depth"]
+        assert found[counted].values.tolist() == alone[counted].values.tolist()
 
 
 def test_a_ratio_of_a_frame_to_itself_is_one_for_certain():
@@ -132,9 +112,8 @@ def test_the_fit_follows_the_prompts_that_a_sample_draws():
 def test_rows_of_one_model_are_not_those_of_another(tmp_path, llama, monkeypatch):
     """A page that another target runs must not show the shipped rows as that target's."""
     assert measures.committed("nothing", tmp_path) is None
-    (tmp_path / "some.csv.gz").write_bytes(
-        gzip.compress(b"prompt,tokens,w1,w2,w4,w8,w16,w32,w64,w128,w256\na,1" + b",0" * 9)
-    )
+    rows = b"prompt,tokens,w1,w2,w4,w8,w16,w32,w64,w128,w256\na,1" + b",0" * 9
+    (tmp_path / "some.csv.gz").write_bytes(gzip.compress(rows))
     (tmp_path / "some.json").write_text('{"target": "of another"}')
     assert measures.committed("some", tmp_path, target=llama) is None
     (tmp_path / "some.json").write_text(json.dumps({"target": fingerprint(llama)}))

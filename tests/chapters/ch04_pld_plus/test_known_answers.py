@@ -1,7 +1,5 @@
 """Rules replayed on answers that others wrote, and what is made of their counts."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
@@ -41,31 +39,20 @@ def by_hand(prompt, answer):
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
-)
+@given(st.text("abc", min_size=1, max_size=30), st.text("abc", min_size=1, max_size=9))
 def test_the_overlap_is_bleu_4_without_the_penalty_for_shortness(prompt, answer):
     wanted = by_hand(prompt, answer)
     if wanted is not None:
         assert overlap(" ".join(prompt), " ".join(answer)) == pytest.approx(wanted)
 
 
-def test_a_short_quotation_from_a_long_text_overlaps_wholly():
-    text = " ".join(f"word{i}" for i in range(300))
-    assert overlap(text, "word7 word8 word9 word10 word11") == pytest.approx(1)
-    assert overlap(text, "some thing else is said here now") < 0.2
-
-
-def test_recordings_are_cut_to_the_context_and_left_out_where_it_leaves_no_room():
+def test_recordings_are_cut_to_the_context_and_answers_taken_at_equal_distances():
     long, short, none = (made_up(range(prompt), range(40)) for prompt in (10, 50, 90))
     cut = known_answers.fit([long, short, none], 100)
     assert [len(r.trace.tokens) for r in cut] == [40, 40]
     cut = known_answers.fit([long, short, none], 70)
     assert [len(r.trace.prompt) + len(r.trace.tokens) for r in cut] == [50, 70]
     assert cut[1].trace.limits.max_new_tokens == 20 and len(cut[1].trace.tokens) == 20
-
-
-def test_answers_are_taken_at_equal_distances():
     replies = [Reply(str(i), "m", "p", "t") for i in range(10)]
     assert [r.id for r in known_answers.spread_out(replies, 4)] == ["0", "2", "5", "7"]
     assert known_answers.spread_out(replies, 12) == replies
@@ -89,24 +76,17 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
         for rule in ("partial", "h"):
             for length in known_answers.LENGTHS:
                 assert row[f"best_{length}"] <= row[f"{rule}_{length}"] <= row["tokens"]
-    table = known_answers.table(pd.DataFrame(rows))
-    assert results.rate(table[table.method == "h_70"]).value == sum(r["tokens"] for r in rows) / sum(
-        r["h_70"] for r in rows
-    )
+    frame = pd.DataFrame(rows)
+    table = known_answers.table(frame)
+    assert results.rate(table[table.method == "h_70"]).value == frame.tokens.sum() / frame.h_70.sum()
     assert results.ratio(table, "best_10", "partial_10", by="task").keys() == {"all", "made"}
 
 
 def test_two_models_answers_to_one_problem_have_one_number():
-    base = Reply(
-        "7-0",
-        "base",
-        'import re\n\ndef add(x, y):\n    """Add two numbers of any kind to one another.\n    >>> add(1, 2)',
-        "a",
-    )
+    words = "Add two numbers of any kind to one another."
+    base = Reply("7-0", "base", f'import re\n\ndef add(x, y):\n    """{words}\n    >>> add(1, 2)', "a")
     other = Reply("8-0", "base", 'def last(x):\n    """Give the last of them, or None if there is none', "b")
-    tuned = Reply(
-        "HumanEval/3", "tuned", "Write this:\ndef add(x, y):\n  Add two numbers of any kind to one another.\n\n###", "c"
-    )
+    tuned = Reply("HumanEval/3", "tuned", f"Write this:\ndef add(x, y):\n  {words}\n\n###", "c")
     assert [r.text for r in known_answers._by_problem(lambda: [other, base])()] == ["a", "b"]
     (first,) = known_answers._by_problem(lambda: [tuned])()
     assert first.questions == known_answers._by_problem(lambda: [base])()[0].questions
@@ -119,17 +99,9 @@ def test_words_are_counted_by_turn(monkeypatch):
     assert [row["task"] for row in rows] == list(known_answers.PUBLISHED) and rows[0]["value"] == 2
 
 
-def test_what_is_kept_is_read_below_the_lines_that_say_where_it_comes_from(tmp_path):
-    rows = [{"set": "a, b", "tokens": 3, "share": 0.25}, {"set": "c", "tokens": 4, "share": None}]
-    known_answers.keep(tmp_path / "new" / "table.csv", rows, {"command": "run: it", "layer": "4"})
-    assert (tmp_path / "new" / "table.csv").read_text().startswith("# command: run: it\n# layer: 4\nset,")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "new" / "table.csv", comment="#"), pd.DataFrame(rows))
-
-
 def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
     kept = (paths.DATA / "results" / "pld_plus" / "known_answers.csv").read_text(encoding="utf-8")
-    model, _ = load_model("pocket")
-    assert f"# target: {fingerprint(model)}\n" in kept, "-p 04.answers=200 reads them again"
+    assert f"# target: {fingerprint(load_model('pocket')[0])}\n" in kept, "-p 04.answers=200 reads them again"
 
 
 def test_the_rank_correlation_is_spearmans():

@@ -1,19 +1,11 @@
 """Drafts as arithmetic: the same rounds as the drafter itself, and the sums made of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 from specdec_lib import Sampling, generate, record, replay
-from specdec_lib.chapters.ch05_specdec_pp.draft_pass import (
-    Judged,
-    draft_along,
-    drafted_given,
-    play,
-    rounds,
-)
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, drafted_given, play, rounds
 from specdec_lib.chapters.ch05_specdec_pp.timing import latency, oracle_calls
 from specdec_lib.drafters import AdaptiveDraftModel, SpecDecPP, stopping
 from specdec_lib.experiments.metrics import pooled
@@ -78,26 +70,20 @@ def test_a_draft_of_fewer_tokens_is_followed_in_its_own_vocabulary(pair, traces)
 
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("sees", [False, True])
-def test_rounds_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, sees):
-    head = head_of(pair[1], sees)
-    for h in (0.4, 0.9):
-        for trace in traces:
-            drafter = SpecDecPP(pair[1], head, h, 1, 9, newest)
-            judged = Judged.of(draft_along(trace, pair[1]), head)
-            assert counted(judged, stopping.PredictedRejection(h, newest), max_tokens=9) == steps(trace, drafter)
-
-
-def test_passes_are_those_the_draft_model_makes(pair, traces):
-    head = head_of(pair[1])
-    for newest in (False, True):
-        drafter = SpecDecPP(pair[1], head, 0.9, 1, 9, newest)
-        made, choose = [], drafter._choose
-        # Each pass of the draft model ends with a choice.
-        drafter._choose = lambda *given, inner=choose: made.append(1) or inner(*given)
-        replay(traces[0], drafter)
-        judged = Judged.of(draft_along(traces[0], pair[1]), head)
-        found = play(judged, stopping.PredictedRejection(0.9, newest), 1, 9)
-        assert found.passes == len(made) and (found.passes > found.drafted) == newest
+def test_rounds_and_passes_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, sees):
+    head, behind = head_of(pair[1], sees), 0
+    for trace in traces:
+        judged = Judged.of(draft_along(trace, pair[1]), head)
+        for h in (0.4, 0.9):
+            drafter, rule = SpecDecPP(pair[1], head, h, 1, 9, newest), stopping.PredictedRejection(h, newest)
+            made, choose = [], drafter._choose
+            # Each pass of the draft model ends with a choice.
+            drafter._choose = lambda *given, made=made, inner=choose: made.append(1) or inner(*given)
+            assert counted(judged, rule, max_tokens=9) == steps(trace, drafter)
+            found = play(judged, rule, 1, 9)
+            assert found.passes == len(made)
+            behind += found.passes - found.drafted
+    assert (behind > 0) == newest
 
 
 def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
@@ -149,15 +135,15 @@ def test_rates_and_throughput_are_those_of_the_equations(pair, traces):
 
 def test_what_cannot_be_known_in_advance_is_refused(pair, traces):
     sampled = record(pair[0], prompt(1, 5), Sampling(0.7), max_new_tokens=4)
-    with pytest.raises(ValueError, match="the trace was sampled"):
-        draft_along(sampled, pair[1])
-    with pytest.raises(ValueError, match="depth is 1"):
-        draft_along(traces[0], pair[1], 1)
     passed = draft_along(traces[0], pair[1], 4)
-    with pytest.raises(ValueError, match="max_tokens is 5, but drafts were followed to 4"):
-        play(passed, stopping.FixedLength(5), 1, 5)
-    with pytest.raises(ValueError, match="needs predictions of acceptance"):
-        play(passed, stopping.PredictedRejection(), 1, 4)
+    for call, words in (
+        (lambda: draft_along(sampled, pair[1]), "the trace was sampled"),
+        (lambda: draft_along(traces[0], pair[1], 1), "depth is 1"),
+        (lambda: play(passed, stopping.FixedLength(5), 1, 5), "max_tokens is 5, but drafts were followed to 4"),
+        (lambda: play(passed, stopping.PredictedRejection(), 1, 4), "needs predictions of acceptance"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution():
@@ -178,25 +164,21 @@ def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution()
     assert torch.equal(same, tokens[:9])
 
 
-@pytest.mark.parametrize(
-    "name", ["fixed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("confidence", "SpecDec++"))]
-)
-def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair, name):
+@pytest.mark.parametrize("rule", [
+    stopping.FixedLength(4), pytest.param(stopping.Confidence(0.05), marks=pytest.mark.slow),
+    pytest.param(stopping.PredictedRejection(0.6), marks=pytest.mark.slow),
+], ids=lambda rule: type(rule).__name__)  # fmt: skip
+def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair, rule):
     head = head_of(pair[1])
-    make = {
-        "fixed": lambda: stopping.FixedLength(4),
-        "confidence": lambda: stopping.Confidence(0.05),
-        "SpecDec++": lambda: stopping.PredictedRejection(0.6),
-    }[name]
-    drafter = AdaptiveDraftModel(pair[1], make(), 2, 9, head)
+    drafter = AdaptiveDraftModel(pair[1], rule, 2, 9, head)
     live, counted_ = [], []
-    for seed in range(80):
+    for seed in range(50):
         sampling = Sampling(0.7, seed=seed)
         run = generate(pair[0], prompt(1, 12), drafter, sampling, 16)
         live.append((len(run.steps), sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)))
         trace = record(pair[0], prompt(1, 12), sampling, 16)
         passed = draft_along(trace, pair[1], 9, pair[0])
-        found = play(Judged.of(passed, head) if name == "SpecDec++" else passed, make(), 2, 9)
+        found = play(Judged.of(passed, head), rule, 2, 9)
         counted_.append((found.calls, found.drafted, found.accepted))
         assert found.tokens == len(trace.tokens) - 1
     live, mine = np.array(live, float), np.array(counted_, float)

@@ -1,7 +1,5 @@
 """Policies on the same outputs: what is counted, chosen and compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,18 +9,9 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, record
+from specdec_lib.chapters.ch05_specdec_pp import policies
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, play
-from specdec_lib.chapters.ch05_specdec_pp.policies import (
-    PAPER_LENGTHS,
-    SPEED,
-    Contest,
-    Output,
-    Policy,
-    baselines,
-    play_all,
-    timed,
-    with_heads,
-)
+from specdec_lib.chapters.ch05_specdec_pp.policies import SPEED, Contest, Output, baselines, play_all, with_heads
 from specdec_lib.drafters import stopping
 from specdec_lib.experiments import all_cores
 from specdec_lib.experiments.recorded_runs import Recording
@@ -32,15 +21,6 @@ from tests.chaos import head_of
 from tests.families import perturbed, prompt
 
 TIMES = (0.02, 0.1, 0.09)
-
-
-def heads_of(draft, seeds):
-    """Untrained heads; each says something else."""
-    heads = [head_of(draft) for _ in range(seeds)]
-    with torch.no_grad():
-        for seed, head in enumerate(heads):
-            head.out.bias += seed - 1.0
-    return heads
 
 
 def outputs_of(target, small, sampling=Sampling(), seeds=1):
@@ -58,8 +38,11 @@ def outputs_of(target, small, sampling=Sampling(), seeds=1):
 def contest(llama):
     """Eight outputs of two sets, all rules, and a head of two training seeds."""
     small = perturbed(llama)
-    policies = [*baselines(), *with_heads("SpecDec++", heads_of(small, 2), [0.3, 0.8])]
-    return Contest(outputs_of(llama, small), policies, TIMES)
+    heads = [head_of(small), head_of(small)]
+    with torch.no_grad():
+        heads[0].out.bias -= 1.0  # untrained heads; each says something else
+    played = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
+    return Contest(outputs_of(llama, small), played, TIMES)
 
 
 def speed_of(contest, policy, places):
@@ -73,15 +56,12 @@ def speed_of(contest, policy, places):
     return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
 
 
-def named(contest, method):
-    return next(policy for policy in contest.policies if policy.name == method)
-
-
 def test_every_family_is_played_and_none_beats_the_oracle(contest):
     speed = contest.plays.groupby("method", sort=False).speed.mean()
     assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
     assert (speed <= speed["oracle"] + 1e-12).all()
-    assert [p.setting for p in contest.policies if p.family == "fixed K"] == [f"K = {k}" for k in PAPER_LENGTHS]
+    settings = [policy.setting for policy in contest.policies if policy.family == "fixed K"]
+    assert settings == [f"K = {k}" for k in policies.PAPER_LENGTHS]
     assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
 
 
@@ -102,11 +82,9 @@ def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatc
     some = contest.policies[::9]
     alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
     pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
-
-
-def test_a_policy_that_never_drafts_decodes_plainly(contest):
-    silent = Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
-    found = timed(play_all(contest.outputs, [silent]), *TIMES)
+    # A policy that never drafts decodes plainly.
+    silent = policies.Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
+    found = policies.timed(play_all(contest.outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 
 
@@ -123,7 +101,8 @@ def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(c
 
 def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
     judged = contest.judged()
-    ours, theirs = (named(contest, contest.fastest(family, "b")) for family in ("SpecDec++", "fixed K"))
+    named = {policy.name: policy for policy in contest.policies}
+    ours, theirs = (named[contest.fastest(family, "b")] for family in ("SpecDec++", "fixed K"))
     assert contest.seeds == len(ours.heads) == 2
     each = np.concatenate([speed_of(contest, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
     fixed = np.tile(speed_of(contest, theirs, [5, 7]), 2)

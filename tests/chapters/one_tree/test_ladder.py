@@ -1,28 +1,24 @@
 """Hindsight by enumeration, selection rules by hand, prices by sums."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.one_tree import (
-    SAM_MATCH,
-    Selection,
-    acceptable,
-    fit,
-    highest_score,
-    judged_on,
-    least_cost,
-    longest_match,
-    predictions,
-)
+from specdec_lib.chapters import one_tree
+from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, highest_score, judged_on, longest_match
+from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.experiments.pass_costs import counted, price_of
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments.pass_costs import price_of
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply
 from tests.experiments.made import made_up
 
 
@@ -37,10 +33,7 @@ def _texts(count: int = 6) -> list[Trace]:
     return traces
 
 
-SOURCES = {
-    "PLD": PromptLookup(3, 10, variant="transformers"),
-    "short": PromptLookup(1, 4),
-}
+SOURCES = {"PLD": PromptLookup(3, 10, variant="transformers"), "short": PromptLookup(1, 4)}
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -62,12 +55,12 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
             place, cost = place + 1 + n, cost + curve[n]
         if place == count - 1:
             costs.append(cost)
-    assert least_cost(longest, prices) == pytest.approx(min(costs))
+    assert one_tree.least_cost(longest, prices) == pytest.approx(min(costs))
 
 
 def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
     for trace in _texts(3):
-        longest = acceptable(trace, list(SOURCES.values()))
+        longest = one_tree.acceptable(trace, list(SOURCES.values()))
         for place in range(len(trace.tokens) - 1):
             # A run that begins here: its first step is this position's.
             here = made_up(trace.prompt + trace.tokens[:place], trace.tokens[place:]).trace
@@ -79,17 +72,9 @@ def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
 def test_no_run_of_the_sources_costs_less_than_hindsight():
     prices = CURVES["cpu"]
     for trace in _texts():
-        bound = least_cost(acceptable(trace, list(SOURCES.values())), prices)
+        bound = one_tree.least_cost(one_tree.acceptable(trace, list(SOURCES.values())), prices)
         for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
             assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
-
-
-def test_a_run_costs_its_passes_and_its_steps():
-    prices = PassPrices({1: 1.0, 11: 2.0}, step=0.5, drafted_token=0.25)
-    run = replay(_texts(1)[0], SOURCES["PLD"])
-    by_hand = sum(1.0 + 0.1 * step.drafted + 0.5 for step in run.steps)
-    assert price_of(run, prices) == pytest.approx(by_hand)
-    assert counted([run], prices) == ([len(run.tokens) - 1], [pytest.approx(by_hand)])
 
 
 def test_selection_rules_choose_by_match_and_by_expected_acceptance():
@@ -102,33 +87,64 @@ def test_selection_rules_choose_by_match_and_by_expected_acceptance():
     assert highest_score({"a": 1, "b": 9, "rest": 0}, doubtful) == "rest"
 
 
-def test_selection_verifies_one_source_at_a_time_and_leaves_the_text_as_it_is():
-    trace = _texts(1)[0]
+def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_and_forgets_with_them():
+    suffix, trace = SuffixDecoding(), _texts(1)[0]
     run = replay(trace, Selection(SOURCES | {"last": PromptLookup(2, 3)}, longest_match))
     assert run.tokens == trace.tokens
     assert all(step.tree.is_chain for step in run.steps) and len(run.steps) < len(trace.tokens) - 1
-
-
-def test_selection_among_suffix_sources_goes_by_their_match_and_forgets_with_them():
-    suffix, trace = SuffixDecoding(), _texts(1)[0]
     selection = Selection({"suffix": suffix, "last": PromptLookup(1, 3)}, longest_match)
-    steps = [
-        [(step.tree.tokens, step.path) for step in run.steps] for run in (replay(trace, selection) for _ in range(2))
-    ]
+
+    def steps():
+        return [(step.tree.tokens, step.path) for step in replay(trace, selection).steps]
+
+    first, second = steps(), steps()
     # The second time the whole answer is known: its copies begin sooner.
-    assert len(steps[1]) < len(steps[0]) and suffix.match >= SAM_MATCH
+    assert len(second) < len(first) and suffix.match >= SAM_MATCH
     selection.reset()
-    assert [(step.tree.tokens, step.path) for step in replay(trace, selection).steps] == steps[0]
+    assert steps() == first
 
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
     traces = _texts(12)
-    fitted = fit(traces[:8], SOURCES, "copies")
+    fitted = one_tree.fit(traces[:8], SOURCES, "copies")
     judged = judged_on(traces[8:], SOURCES)
 
     def surprise(probabilities) -> float:
-        chance, hit = predictions(judged, probabilities)
+        chance, hit = one_tree.predictions(judged, probabilities)
         return float(-np.log(np.where(hit, chance, 1 - chance)).mean())
 
     assert surprise(fitted) < surprise(OneTree(SOURCES, CURVES["gpu"]).probabilities)
     assert fitted.fitted_on == "copies"
+
+
+TEXTS = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(6)]
+PRICES = [CURVES["cpu"]]
+
+
+def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(tokenizer, tmp_path, monkeypatch):
+    def missing() -> list[Reply]:
+        raise MissingData("not here")
+
+    replies = [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(10)]
+    replies.append(Reply("x", "made", "asked", ""))  # an empty answer is left out
+    assert [one.prompt for one in one_tree.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(one_tree.spread(replies, 99)) == 10
+    monkeypatch.setattr(one_tree, "SETS", {"here": lambda: replies[:6], "elsewhere": missing})
+    build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
+    store = SuffixIndex.open(tmp_path / "store")
+    sources = partial(one_tree.tokens_alone, store)
+    drafters = one_tree.rungs(sources, PRICES, (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
+    ladders, absent = one_tree.of_large_models(tokenizer, drafters, sources(), 4)
+    assert absent == ["elsewhere"] and list(ladders) == ["here"]
+    ladder = ladders["here"]
+    traces = [recording.trace for recording in ladder.recordings]
+    for name in one_tree.ROWS:
+        runs, size = [], ladder.best_size(name, PRICES[0])
+        assert size in ((2, 8) if name != one_tree.TREE else ("cpu",))
+        for trace in traces:
+            drafters[name, size].reset()
+            runs.append(replay(trace, drafters[name, size]))
+        spent = sum(price_of(run, PRICES[0]) for run in runs)
+        speedup = sum(len(run.tokens) - 1 for run in runs) / spent
+        assert ladder.rate(name, PRICES[0]).value == pytest.approx(speedup)
+        assert 0 < ladder.share(name, PRICES[0]).value <= 1 + 1e-9

@@ -1,8 +1,7 @@
 """The ladder: hindsight chooses among sizes, prices choose for one tree, and shares are of the bound."""
 
-from __future__ import annotations
-
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,11 +37,8 @@ def _sources() -> dict[str, PromptLookup]:
 
 
 def _ladder(recordings: list[Recording]) -> study.Ladder:
-    drafters = {
-        (name, size): PromptLookup(n, size)
-        for name, n in (("PLD", 3), ("PLD+ (h)", 2), ("REST", 1))
-        for size in (2, 20)
-    }
+    single = {"PLD": 3, "PLD+ (h)": 2, "REST": 1}
+    drafters = {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
     drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
     drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
     return study.measure(recordings, drafters, _sources())
@@ -76,14 +72,15 @@ def test_a_ratio_is_that_of_the_rates_and_no_share_is_above_one(ladder):
         assert 0 < ladder.share(study.TREE, prices).value <= 1
     rows = ladder.gains(PRICES[0], ["copy", "new"])
     assert [row["task"] for row in rows] == ["copy", "new", "all mixed"]
+    rows = study.marks({"greedy": ladder}, PRICES, ["copy", "new"])
+    assert len(rows) == len(PRICES) * len(study.MARKS)
+    assert rows[-1]["mark"] == study.REACHED and rows[-1]["ratio"] == ladder.share(study.TREE, PRICES[1])
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_prices_of_a_whole_size_ask_for_that_many_nodes(size):
-    tree = OneTree(_sources(), study.whole(size))
-    trace = _recordings()[0].trace
-    drafted = [step.drafted for step in replay(trace, tree).steps]
-    assert max(drafted) == size
+def test_prices_of_a_whole_size_ask_for_that_many_nodes():
+    for size in (1, 4, 7):
+        run = replay(_recordings()[0].trace, OneTree(_sources(), study.whole(size)))
+        assert max(step.drafted for step in run.steps) == size
 
 
 def test_a_draft_models_tokens_are_priced(ladder):
@@ -94,43 +91,20 @@ def test_a_draft_models_tokens_are_priced(ladder):
     assert [b - a for a, b in zip(free.below, paid.below, strict=True)] == [2.0] * len(runs)
 
 
-class Given:
-    """A ladder whose ratios and shares are given: the worst of them decides."""
-
-    def __init__(self, ratios):
-        self.ratios = ratios
-
-    def best_single(self, prices, task):
-        return "PLD"
-
-    def ratio(self, ours, theirs, prices, task=None):
-        return self.ratios[0 if task is None else task]
-
-    def share(self, rung, prices):
-        return self.ratios[0]
-
-
-@pytest.mark.parametrize(
-    ("ratios", "verdict"),
-    [
-        ([(1.2, 1.1, 1.3), (1.3, 1.05, 1.4)], "met"),
-        ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
-        ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"),
-        ([(1.2, math.nan, math.nan)], "not resolved"),
-    ],
-)
+@pytest.mark.parametrize(("ratios", "verdict"), [
+    ([(1.2, 1.1, 1.3), (1.3, 1.05, 1.4)], "met"), ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
+    ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"), ([(1.2, math.nan, math.nan)], "not resolved"),
+])  # fmt: skip
 def test_a_mark_is_judged_by_whole_intervals(ratios, verdict):
     intervals = [Interval(*ratio) for ratio in ratios]
-    rows = study.marks({"greedy": Given(intervals)}, PRICES[:1], range(len(ratios)))
+    given = SimpleNamespace(  # a ladder whose ratios and shares are given: the worst of them decides
+        best_single=lambda prices, task: "PLD",
+        ratio=lambda ours, theirs, prices, task=None: intervals[task or 0],
+        share=lambda rung, prices: intervals[0],
+    )
+    rows = study.marks({"greedy": given}, PRICES[:1], range(len(ratios)))
     assert [row["mark"] for row in rows] == list(study.MARKS)
     assert rows[0]["verdict"] == verdict and rows[0]["ratio"] in intervals
-
-
-def test_the_marks_of_a_ladder_are_its_own_ratios(ladder):
-    rows = study.marks({"greedy": ladder}, PRICES, ["copy", "new"])
-    assert len(rows) == len(PRICES) * len(study.MARKS)
-    last = rows[-1]
-    assert last["mark"] == study.REACHED and last["ratio"] == ladder.share(study.TREE, PRICES[1])
 
 
 def test_nodes_are_given_to_the_sources_that_proposed_them():

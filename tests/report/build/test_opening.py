@@ -1,10 +1,8 @@
-"""The figure on a chapter's first screen: a copy of one that the page draws later."""
+"""The figure on a chapter's first screen, a copy of one that the page draws later, and the times on the page on reruns."""
 
-from __future__ import annotations
-
-import base64
 import io
 import re
+from datetime import UTC, datetime, timedelta
 
 import nbformat
 import pytest
@@ -13,36 +11,33 @@ from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.util.console import nocolor
 
-PICTURE = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>").decode()
-DRAWN = {
-    "mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}},
-}
+from specdec_lib.report.build import rerun
+
+PICTURE = "<svg xmlns='http://www.w3.org/2000/svg'><title>drawn</title></svg>"
+DRAWN = {"mystnb": {"figure": {"caption": "Rates $R$ by task.", "name": "fig-rates"}, "image": {"alt": "Bars by task"}}}
 
 
 def build(folder, opening):
     """Build a book of one notebook whose first cell asks for a figure; gives the page and the warnings."""
     source = folder / "source"
-    source.mkdir()
+    source.mkdir(parents=True)
     (source / "conf.py").write_text(
-        "extensions = ['myst_nb', 'specdec_lib.report.build.directives']\nnb_execution_mode = 'off'\nnumfig = True\nmyst_enable_extensions = ['dollarmath']\n"
+        "extensions = ['myst_nb', 'specdec_lib.report.build.directives']\nnb_execution_mode = 'off'\nnumfig = True\n"
+        "myst_enable_extensions = ['dollarmath']\n"
     )
-    drawing = new_code_cell(
-        "draw()",
-        metadata=DRAWN,
-        outputs=[new_output("display_data", {"image/svg+xml": base64.b64decode(PICTURE).decode()})],
-    )
+    drawn = new_output("display_data", {"image/svg+xml": PICTURE})
+    drawing = new_code_cell("draw()", metadata=DRAWN, outputs=[drawn])
     first = new_markdown_cell(f"# A chapter\n\n{opening}\n\nSee {{numref}}`fig-rates`.")
     notebook = new_notebook(cells=[first, new_markdown_cell("## Rates"), drawing])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, source / "index.ipynb")
     nocolor()
     warnings = io.StringIO()
-    app = Sphinx(source, source, folder / "html", folder / "trees", "html", status=None, warning=warnings)
-    app.build()
+    Sphinx(source, source, folder / "html", folder / "trees", "html", status=None, warning=warnings).build()
     return (folder / "html" / "index.html").read_text(encoding="utf-8"), warnings.getvalue()
 
 
-def test_the_picture_stands_first_and_its_figure_keeps_number_and_label(tmp_path):
+def test_the_picture_stands_first_and_its_figure_keeps_number_and_label_and_one_that_is_not_there_is_named(tmp_path):
     page, warnings = build(tmp_path, "```{opening} fig-rates\nCopying wins on editing.\n```")
     assert warnings == ""
     opening = page.index('class="opening')
@@ -50,17 +45,28 @@ def test_the_picture_stands_first_and_its_figure_keeps_number_and_label(tmp_path
     figure = page.index('<figure class="align-default" id="fig-rates"')
     assert len(pictures) == 2 and opening < pictures[0] < figure < pictures[1]
     words = page[opening:figure]
-    assert (
-        "Copying wins on editing." in words
-        and "by task." in words
-        and words.count("math") == 1
-        and 'href="#fig-rates"' in words
-    )
-    assert page.count('id="fig-rates"') == 1 and "Fig. 1" in page
+    assert all(each in words for each in ("Copying wins on editing.", "by task.", 'href="#fig-rates"'))
+    assert words.count("math") == page.count('id="fig-rates"') == 1 and "Fig. 1" in page
+    told = "index: no figure is named 'fig-other' for its opening; expected one of fig-rates"
+    with pytest.raises(SphinxError, match=told):
+        build(tmp_path / "other", "```{opening} fig-other\n```")
 
 
-def test_a_figure_that_the_page_does_not_have_ends_the_build(tmp_path):
-    with pytest.raises(
-        SphinxError, match="index: no figure is named 'fig-other' for its opening; expected one of fig-rates"
-    ):
-        build(tmp_path, "```{opening} fig-other\n```")
+def test_times_and_machine_come_from_the_executed_copies(tmp_path):
+    machine = {"processor": "Some | CPU", "device": "cpu", "torch threads": "2"}
+    for number, seconds in ((1, 90.0), (2, 120.0)):
+        name = f"0{number}_small"
+        content = new_notebook(cells=[new_markdown_cell(f"# Title {number}")])
+        # The second began a minute before the first ended.
+        began = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=30 * (number - 1))
+        times = {"start_time": began.isoformat(), "end_time": (began + timedelta(seconds=seconds)).isoformat()}
+        content.metadata["papermill"] = times
+        provenance = {"machine": machine, "date": "2026-01-01 00:00 UTC"}
+        content.metadata["specdec"] = {"profile": "default", "seconds": seconds, "provenance": provenance}
+        nbformat.write(content, tmp_path / f"{name}.ipynb")
+    (tmp_path / "files" / "01_small").mkdir(parents=True)
+    (tmp_path / "files" / "01_small" / "tab-x.csv").write_bytes(b"x" * 1_000_000)
+    text = rerun.times_text(tmp_path.glob("*.ipynb"), 2_000_000_000)
+    assert "| [](notebooks/01_small.ipynb) | default | 90 | 1.0 | Some \\| CPU, 2 threads |" in text
+    assert "Together 2 minutes" in text and "2.0 GB" in text  # 150 s
+    assert rerun.minutes([("2026-01-01T00:00", "2026-01-01T00:03"), ("2026-01-02T00:00", "2026-01-02T00:04")]) == 7

@@ -1,28 +1,30 @@
 """What the figures draw, not how they look."""
 
-from __future__ import annotations
-
+import html
 import math
+import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib import methods
 from specdec_lib.chapters import one_tree as study
+from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
+from specdec_lib.report.display import choices, occurrences, session
 from tests.chapters.one_tree.test_tree_study import PRICES, _ladder, _recordings
+from tests.experiments.made import made_up
+from tests.report.display.test_stepper_data import Letters
 
-UNKNOWN = Interval(1.5, math.nan, math.nan)
-GAINS = [Interval(1.25, 1.125, 1.5), UNKNOWN, Interval(0.75, 0.5, 0.875)]
-
-
-def upright(ax):
-    """Lower and upper end of every vertical line of the axes."""
-    segments = [segment for lines in ax.collections for segment in lines.get_segments()]
-    return sorted((low, high) for (x, low), (other, high) in segments if x == other)
+GAINS = [Interval(1.25, 1.125, 1.5), Interval(1.5, math.nan, math.nan), Interval(0.75, 0.5, 0.875)]
 
 
 def test_every_method_has_a_colour_and_a_marker_of_its_own():
@@ -31,17 +33,16 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
     assert plots.color("a method of tomorrow") in plots.PALETTE
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: plots.bars(["a", "b", "c"], {"PLD": GAINS}, "gain", reference=1.0),
-        lambda: plots.panels({"": {"PLD": ([1, 2, 3], GAINS)}}, "K", "gain"),
-    ],
-)
-def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends(draw):
-    (ax,) = draw().axes
-    assert ([bar.get_height() for bar in ax.patches] or list(ax.get_lines()[0].get_ydata())) == [1.25, 1.5, 0.75]
-    assert upright(ax) == [(0.5, 0.875), (1.125, 1.5)]
+def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends():
+    for figure in (
+        plots.bars(["a", "b", "c"], {"PLD": GAINS}, "gain", reference=1.0),
+        plots.panels({"": {"PLD": ([1, 2, 3], GAINS)}}, "K", "gain"),
+    ):
+        (ax,) = figure.axes
+        assert ([bar.get_height() for bar in ax.patches] or list(ax.get_lines()[0].get_ydata())) == [1.25, 1.5, 0.75]
+        segments = [segment for lines in ax.collections for segment in lines.get_segments()]
+        upright = sorted((low, high) for (x, low), (other, high) in segments if x == other)
+        assert upright == [(0.5, 0.875), (1.125, 1.5)]
 
 
 def test_panels_draw_a_line_a_label_and_say_where_there_is_none():
@@ -74,12 +75,10 @@ def test_the_parts_of_the_time_add_up_to_the_time_of_a_token():
 
     timings = {"plain": [[run([], [])]], "PLD": [[run([2, 3])]]}
     (ax,) = plots.time_parts(timings).axes
-    totals: dict[float, float] = {}
+    totals = [0.0, 0.0]
     for bar in ax.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        totals[row] = totals.get(row, 0) + bar.get_width()
-    expected = [repeats[0][0].stats["ms_per_token"] for repeats in timings.values()]
-    assert list(totals.values()) == pytest.approx(expected)
+        totals[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
+    assert totals == pytest.approx([repeats[0][0].stats["ms_per_token"] for repeats in timings.values()])
 
 
 def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
@@ -106,21 +105,64 @@ def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
     assert [text.get_text() for text in ax.texts] == ["no data"]
 
 
-def test_the_map_of_methods_stars_only_what_is_above_one_as_a_whole():
-    rows = [
-        {"task": task, "method": "PLD", "speedup": interval}
-        for task, interval in zip("ab", (Interval(1.25, 1.125, 1.5), Interval(1.25, 0.875, 1.5)), strict=True)
-    ]
+def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_it_needs():
+    text = choices.figure()
+    rows = dict(re.findall(r'<details class="(\w+)"><summary><b>(.*?)</b>', text))
+    assert set(rows) == set(choices.HAVE) == {method.needs for method in METHODS.values()}
+    folded = re.findall(r"<summary><b>(.*?)</b>.*?<dl>(.*?)</dl>", text)
+    assert [name for name, _ in folded] == list(METHODS)
+    for name, places in folded:
+        told = [html.unescape(line) for line in re.findall(r"<dd>(?:<code>)?(.*?)(?:</code>)?</dd>", places)]
+        assert told[:-1] == [SWITCHED_ON.get(name, {}).get(program, "not available") for program in PROGRAMS]
+        assert f'href="methods/{METHODS[name].page}.html"' in told[-1]
+    # Whoever has nothing but the model is shown no other method; whoever has several things, all.
+    assert "value=nothing]:checked) details:not(.nothing):not(.nothing){display:none}" in text
+    assert "value=several]:checked)" not in text
+
+
+def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(monkeypatch):
+    figure, shown = plots.new()[0], []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
+    session.record_figure("answer", figure)
+    (data, options), (other, _) = shown
+    assert other is figure, "outside of a run the figure is shown as well"
+    glue = pytest.importorskip("myst_nb.ext.glue")
+    kept = new_output("display_data", data=data, metadata=options["metadata"])
+    ((name, output),) = glue.extract_glue_data_cell(new_code_cell("", outputs=[kept]))
+    assert name == "answer" and "<svg" in output["data"]["image/svg+xml"]
+    with pytest.raises(ValueError, match="tokens per forward"):
+        session.record_figure("tokens per forward", None)
+
+
+def test_the_map_of_methods_stars_the_best_of_each_task_and_only_what_is_above_one_as_a_whole():
+    ends = {"a": Interval(1.25, 1.125, 1.5), "b": Interval(1.25, 0.875, 1.5)}
+    rows = [{"task": task, "method": "PLD", "speedup": interval} for task, interval in ends.items()]
     figure = plots.which_method(rows, ["PLD"], ["a", "b"])
     assert [text.get_text() for text in figure.axes[0].texts] == ["1.25 ★\n1.12–1.50", "1.25\n0.88–1.50"]
-
-
-def test_an_upright_map_has_methods_as_rows_and_stars_the_best_of_each_task():
     wins = {("edit", "PLD"): 3.0, ("edit", "REST"): 2.0, ("code", "PLD"): 1.2, ("code", "REST"): 1.5}
-    rows = [
-        {"task": task, "method": method, "speedup": Interval(value, value - 0.1, value + 0.1)}
-        for (task, method), value in wins.items()
-    ]
+    ends = {where: Interval(value, value - 0.1, value + 0.1) for where, value in wins.items()}
+    rows = [{"task": task, "method": method, "speedup": each} for (task, method), each in ends.items()]
     (ax,) = plots.which_method(rows, ["PLD", "REST"], ["edit", "code"], upright=True).axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["PLD", "REST"]
     assert [text.get_position() for text in ax.texts if "★" in text.get_text()] == [(0, 0), (1, 1)]
+
+
+@given(st.lists(st.text("ab \n", max_size=12), max_size=8), st.integers(1, 10))
+def test_the_cells_hold_the_characters_of_their_piece(pieces, width):
+    lines, cells = occurrences.layout(pieces, width)
+    assert all(len(line) <= width for line in lines)
+    for piece, own in zip(pieces, cells, strict=True):
+        assert "".join(lines[row][column] for row, column in own) == piece.replace("\n", "")
+    assert sum(map(len, lines)) == sum(map(len, cells))
+
+
+def test_the_legend_says_what_was_accepted_and_the_text_is_drawn():
+    recording = made_up(list(b"abc\nade\n"), list(b"adef"))
+    choice = Choice(recording, 8, (1, 5), (list(b"bc"), list(b"de")), (0, 2))
+    figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"), coming=3)
+    told = "{}: {} of 2 drafted tokens accepted".format
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [told("PLD", 0), told("PLD+ (h)", 2), "last token written"]
+    drawn = [text.get_text() for text in figure.axes[0].texts]
+    assert "".join(t for t in drawn if len(t) == 1) == "abcadeadef"
+    assert len(figure.axes[0].patches) == 2 + 1 + 1 + 1 + 0

@@ -1,13 +1,11 @@
 """The data of the viewer are what the run did, and its prices those of the curves."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import pytest
 
-from specdec_lib import DraftTree, Generation, generate, load_model
+from specdec_lib import DraftTree, Generation, generate
 from specdec_lib.decoding.results import Step
 from specdec_lib.drafters import PromptLookup, TokenRecycling
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
@@ -88,13 +86,11 @@ def test_a_wide_draft_and_a_long_prompt_are_cut_and_say_so():
     assert one["p"][one["a"][1]] == one["a"][0] and all(parent < node for node, parent in enumerate(one["p"]))
 
 
-def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
-    target, tokenizer = load_model("pocket")
+def test_the_real_runs_of_the_pocket_target_come_out_token_for_token(pocket):
+    target, tokenizer = pocket
     prompt = tokenizer("for name in names:\n    print(name)\nfor name in")["input_ids"]
-    runs = {
-        name: [generate(target, prompt, drafter, max_new_tokens=24, eos_token_id=())]
-        for name, drafter in {"PLD": PromptLookup(), "Token Recycling": TokenRecycling(), "plain": None}.items()
-    }
+    drafters = {"PLD": PromptLookup(), "Token Recycling": TokenRecycling(), "plain": None}
+    runs = {name: [generate(target, prompt, d, max_new_tokens=24, eos_token_id=())] for name, d in drafters.items()}
     viewer = stepper.stepper(runs, tokenizer, {"one": prompt})
     data = json.loads(viewer.json)
     assert data == viewer.data
@@ -112,27 +108,19 @@ def test_the_real_runs_of_the_pocket_target_come_out_token_for_token():
 
 def test_no_text_ends_the_html_early():
     runs = {"PLD": [run(step(DraftTree.chain([]), [], "<"))]}
-    viewer = stepper.stepper(runs, Letters(), {"one": points("</script>")})
-    html = viewer.to_html()
+    html = stepper.stepper(runs, Letters(), {"one": points("</script>")}).to_html()
     assert html.count("<script") == html.count("</script>") == 2 and "\\u003c" in html
     assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html), "it needs nothing else"
 
 
-@pytest.mark.parametrize(
-    ("runs", "prompts", "prices", "words"),
-    [
-        ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
-        ({"PLD": []}, {}, None, "0 prompts"),
-        ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
-        ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words):
+@pytest.mark.parametrize(("runs", "prompts", "prices", "words"), [
+    ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
+    ({"PLD": []}, {}, None, "0 prompts"),
+    ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
+    ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
+    ({"PLD": [run(CHAIN)]}, {"one": [1]}, None, r"have \d+ bytes; expected at most 100: give it fewer prompts"),
+])  # fmt: skip
+def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words, monkeypatch):
+    monkeypatch.setattr(stepper, "LIMIT", 100)
     with pytest.raises(ValueError, match=words):
         stepper.stepper(runs, Letters(), prompts, prices)
-
-
-def test_too_much_is_refused_with_its_size(monkeypatch):
-    monkeypatch.setattr(stepper, "LIMIT", 100)
-    with pytest.raises(ValueError, match=r"have \d+ bytes; expected at most 100: give it fewer prompts"):
-        stepper.stepper({"PLD": [run(CHAIN)]}, Letters(), {"one": points("hi")})
