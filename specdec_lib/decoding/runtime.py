@@ -177,7 +177,7 @@ class Runtime:
             raise ValueError(f"the model has moved to {place}, the runtime is on {self.device}; make a new runtime")
         with _TAKING:
             if self._holder is not None and self._holder() is not None:
-                raise RuntimeError("the runtime is in use by another generation; make one for each model")
+                raise RuntimeError("the runtime is in use by another generation; give each model one of its own")
             self._holder = weakref.ref(holder)
         self.cache.length = 0
         if self._recorder is not None:

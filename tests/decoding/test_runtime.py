@@ -39,7 +39,7 @@ def test_a_runtime_or_a_sequence_that_cannot_be_is_refused_before_any_work(llama
             Runtime(llama, **{"capacity": 20} | arguments)
     runtime = Runtime(llama, capacity=20)
     for model, count, says in (
-        (llama, 20, "may take 29 tokens and the runtime holds 20"),
+        (llama, 20, "29 tokens may be needed, the runtime holds 20"),
         (library["qwen3"], 2, "another model"),
     ):
         with pytest.raises(ValueError, match=says):
