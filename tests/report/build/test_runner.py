@@ -56,7 +56,8 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
     assert any("After." in cell.source for cell in renewed.cells) and saved(folders) == 0.25
-    before, after = ([c for c in copy.cells if c.cell_type == "code"] for copy in (executed, renewed))
+    cells = ([c for c in content.cells if c.cell_type == "code"] for content in (executed, renewed))
+    before, after = ([(c.source, c.outputs, c.execution_count) for c in own] for own in cells)
     assert after == before
     nbformat.validate(renewed)
 
