@@ -14,7 +14,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib import methods, paths
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.dense import DenseIndex
-from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import decoder_config, input_device
@@ -22,6 +21,7 @@ from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import prompts, stores
+from specdec_lib.experiments.exact_search import ExactIndex
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once

@@ -18,9 +18,9 @@ from specdec_lib.datastores import (
     fit_transform,
     reduction,
 )
-from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.datastores.faiss_index import set_effort
 from specdec_lib.datastores.reduction import Moments
+from specdec_lib.experiments.exact_search import ExactIndex
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
 
