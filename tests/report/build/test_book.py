@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from tests.ended import left_after
 
 from specdec_lib import paths
+from tests.test_processes import left_after
 
 PROGRAM = """
 import signal, sys
