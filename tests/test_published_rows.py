@@ -1,5 +1,7 @@
 """Published prompts and their rows: sets as they are asked, every method, counts that agree with decoding, what is kept."""
 
+import os
+
 import published_prompts
 import published_rows
 import pytest
@@ -14,6 +16,8 @@ from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
 #: One that reads the text, states, a datastore, and a draft model, which is verified by replay only in greedy decoding.
 METHODS = ["PLD", "Medusa", "REST", "SpecDec"]
+#: Read here, because the rows of this module are counted in a folder of their own.
+DATASETS = os.environ.get("SPECDEC_DATASETS")
 COPY = 'def shift(x):\n    """Add one."""\n    return x + 1\n\n\ndef shift_two(x):\n    """Add one'
 
 
@@ -119,7 +123,10 @@ def test_prompts_are_left_out_above_the_longest_length_alone(monkeypatch, tokeni
 @pytest.mark.parametrize("name", published_prompts.SETS)
 def test_a_real_set_has_distinct_prompts_and_no_more_than_its_limits(name, tokenizer, monkeypatch):
     monkeypatch.setattr(published_prompts, "LONGEST", 10**6)
-    prompts, parts = [prompt for prompt, _ in published_prompts.load(name, tokenizer)], published_prompts.SETS[name]
+    prompts, parts = (
+        [prompt for prompt, _ in published_prompts.load(name, tokenizer, DATASETS)],
+        published_prompts.SETS[name],
+    )
     assert len({(p.task, p.id) for p in prompts}) == len(prompts)
     assert {p.task for p in prompts} == {part.task for part in parts}
     for part in parts:

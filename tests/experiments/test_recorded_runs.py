@@ -74,7 +74,7 @@ def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recording
     accepted = sum(step.accepted for run in runs[8] for step in run.steps)
     assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
     sampled = replace(recordings[0], trace=replace(recordings[0].trace, sampling=SAMPLED))
-    with pytest.raises(ValueError, match="rejection sampling"):
+    with pytest.raises(ValueError, match="verified by rejection"):
         recorded_runs.sweep_draft_model([sampled], draft, [2])
 
 
