@@ -65,7 +65,7 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
 
 def test_a_shard_that_fits_no_node_is_refused(nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_data, "SORT_BYTES", 2**50)
-    with pytest.raises(ValueError, match="cut the texts into more pieces, with --shards"):
+    with pytest.raises(ValueError, match="cut the texts into more --shards"):
         build(tmp_path, [Counted] * 3)
 
 
