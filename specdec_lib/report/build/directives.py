@@ -110,10 +110,10 @@ class HoldsIf(SphinxDirective):
         page = self.env.app.builder.get_relative_uri(self.env.docname, "claims")
         boxes = []
         for name, presumed, verdict in failed:
-            said = nodes.paragraph("", "The text above presumes that ")
+            said = nodes.paragraph("", "The text above was written for another verdict on ")
             said += nodes.reference("", "", nodes.literal("", name), internal=True, refuri=f"{page}#claim-{name}")
-            said += nodes.Text(f" {' or '.join(presumed)}. In this run: {verdict}.")
-            boxes.append(nodes.admonition("", nodes.title("", "This run does not show it"), said))
+            said += nodes.Text(f": {' or '.join(presumed)}. In this run it is: {verdict}.")
+            boxes.append(nodes.admonition("", nodes.title("", "This run has another verdict"), said))
             boxes[-1]["classes"] = ["warning", "holds-if"]
         return [*holder.children, *boxes]
 
