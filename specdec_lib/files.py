@@ -15,8 +15,8 @@ from pathlib import Path
 def replacing(path: str | Path) -> Iterator[Path]:
     """A file to write to that takes the place of ``path`` once the block has ended.
 
-    It lies beside ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
-    stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and nothing beside it.
+    It lies in the folder of ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
+    stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and no other file.
     """
     path = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

@@ -155,7 +155,7 @@ def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
     """The least price of emitting all tokens after the first, given what is acceptable after each.
 
     With V(i) the price of all that comes after token i, V(i) = min over n <= a_i of c(n + 1) + V(i + 1 + n): a pass over the
-    root and the n right tokens emits n + 1. What the step costs beside the pass is added for each step.
+    root and the n right tokens emits n + 1. The time of a step outside its pass is added.
     """
     count = len(longest)
     curve = prices.curve(int(longest.max(initial=0)) + 1) + prices.step

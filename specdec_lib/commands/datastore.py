@@ -236,7 +236,9 @@ def dense(
     ] = "truncate",
     overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
     max_states: Annotated[int | None, options.whole("stop after so many states")] = None,
-    keep_states: Annotated[bool, typer.Option("--keep-states", help="keep the hidden states beside the store")] = False,
+    keep_states: Annotated[
+        bool, typer.Option("--keep-states", help="keep the hidden states, next to the store")
+    ] = False,
     on: On = None,
     address: Address = None,
 ) -> None:

@@ -171,7 +171,7 @@ class SuffixIndex:
             "specdec_lib.datastores.build_suffix_array",
         )
         if about["tokens_sha256"] != store.digest:
-            raise StoreError(f"{path} belongs to other tokens than those beside it; build the suffix array again")
+            raise StoreError(f"{path} belongs to other tokens than those in its folder; build the suffix array again")
         entries = about["entries"]
         suffixes = store_files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
         first = store_files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)

@@ -237,7 +237,7 @@ class Runtime:
         if inputs.copied is not None:
             inputs.copied.synchronize()  # the last copy out of this memory; long done where its pass was waited for
         bushy = tree is not None and not tree.is_causal
-        # Padding continues the chain, or stands alone beside a tree: nothing attends to it.
+        # Padding continues the chain, or follows a tree without a parent: nothing attends to it.
         depths = [*tree.block_depths, *[0] * (width - count)] if bushy else range(width)
         known = [0] * count if isinstance(tokens, torch.Tensor) else tokens
         inputs.values[:] = [*known, *[0] * (width - count), *depths, self.cache.length]

@@ -107,6 +107,6 @@ def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTr
         raise ValueError(f"{path} holds no draft vocabulary ({error}); expected a tensor 'ids'") from None
     if vocabulary.largest >= len(tokenizer):
         raise ValueError(
-            f"{path} holds token id {vocabulary.largest}, the tokenizer beside it has {len(tokenizer)}: save that of the target"
+            f"{path} holds token id {vocabulary.largest}, the tokenizer in its folder has {len(tokenizer)}: save that of the target"
         )
     model.draft_vocabulary = checked_vocabulary(model, vocabulary)

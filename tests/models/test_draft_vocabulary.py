@@ -86,7 +86,7 @@ def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
         ({}, "expected a tensor 'ids'"),
         ({"ids": torch.tensor([1.0])}, "ids is torch.float32 .* expected int64"),
         ({"ids": torch.tensor([3, 2])}, "not ascending token ids"),
-        ({"ids": torch.tensor([1, 10**5])}, "holds token id 100000, the tokenizer beside it has"),
+        ({"ids": torch.tensor([1, 10**5])}, "holds token id 100000, the tokenizer in its folder has"),
         ({"ids": torch.arange(len(IDS) + 1)}, f"a draft vocabulary of {len(IDS) + 1} tokens"),
         ({"ids": torch.tensor([1, 2]), "unknown": torch.tensor(-1)}, "with row -1 for all others does not fit"),
     ],

@@ -21,8 +21,8 @@ def execute(
 ) -> None:
     """Execute a notebook with the parameters ``given`` into a copy, and exit with status 1 where it does not come to its end.
 
-    :data:`PROGRESS` and :data:`ERROR` are written beside the copy. The kernel works in ``root`` with these environment variables;
-    None removes one. ``parent`` is the process of the run.
+    :data:`PROGRESS` and :data:`ERROR` are written into the copy's folder. The kernel works in ``root`` with these environment
+    variables; None removes one. ``parent`` is the process of the run.
     """
     folder = copy.parent
     end_with_parent(parent)

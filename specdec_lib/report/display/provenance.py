@@ -101,7 +101,7 @@ def of_command(command: str) -> dict[str, str]:
 
 
 def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return everything that is written beside a result."""
+    """Return what is written with a result."""
     run = run_context.current()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

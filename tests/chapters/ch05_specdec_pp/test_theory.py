@@ -313,7 +313,7 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
 
 
 def test_a_best_policy_need_not_be_one_threshold():
-    # A context where the next candidate is surely kept beside one where it is nearly surely refused.
+    # Two contexts: in one the next candidate is surely kept, in the other nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
     decision = theory.solve(rounds, costs).decision
