@@ -35,32 +35,6 @@ def test_a_process_whose_parent_is_killed_ends(system):
     assert not left_after([child])
 
 
-BELOW = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(flush=True)\ntime.sleep(600)"
-ADOPTING = """
-import subprocess, sys, threading
-from specdec_lib import processes
-processes.adopt_orphans()
-child = subprocess.Popen([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE)
-child.stdout.readline()
-print(open(f"/proc/{{child.pid}}/task/{{child.pid}}/children").read().strip(), flush=True)
-child.kill()
-child.wait()
-sys.stdin.read()
-processes.kill_children()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
-def test_a_process_that_adopts_orphans_kills_grandchildren_too():
-    command, pipe = [sys.executable, "-c", ADOPTING.format(code=BELOW)], subprocess.PIPE
-    adopting = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=paths.PACKAGE.parent)
-    grandchild = int(adopting.stdout.readline())
-    os.kill(grandchild, 0)
-    adopting.communicate()
-    with pytest.raises(ProcessLookupError):
-        os.kill(grandchild, 0)
-
-
 def left_after(pids: Iterable[int], seconds: float = 5) -> set[int]:
     """Those that are still alive after so many seconds, or as soon as none is; a zombie is not (Linux)."""
     deadline = time.monotonic() + seconds

@@ -21,7 +21,9 @@ def fresh(tokens: list[int], limit: int = ANY, vocabulary: int = 4, **arguments)
     drafter, seen = PromptLookup(**arguments), context(tokens, vocabulary)
     drafter.start(seen)
     tree = drafter.propose(seen, limit)
-    assert tree.is_chain and tree.probabilities is None
+    assert tree.is_chain and tree.probabilities is None and tree.copied_from == drafter.source
+    if tree.tokens:
+        assert tree.tokens == tokens[drafter.source :][: len(tree)] and tokens[drafter.source - 1] == tokens[-1]
     return tree.tokens
 
 
