@@ -34,8 +34,8 @@ from tests.datastores.stores import tree_paths
 FLAT = PassPrices({1: 1.0})
 
 
-def _random_draft(rng: np.random.Generator, size: int, tokens: int = 3) -> DraftTree:
-    return DraftTree.from_drafts(rng.integers(0, tokens, rng.integers(1, 4)) for _ in range(size))
+def _random_draft(rng: np.random.Generator, size: int, merge: bool = True) -> DraftTree:
+    return DraftTree.from_drafts([rng.integers(0, 3, rng.integers(1, 4)) for _ in range(size)], merge=merge)
 
 
 def _paths(tree: DraftTree) -> set[tuple[int, ...]]:
@@ -67,15 +67,19 @@ def _merged(drafts: list[DraftTree], limit: int = 9, room: int = 64) -> MergedTr
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_merged_nodes_are_the_union_of_the_sources_paths(seed):
-    rng = np.random.default_rng(seed)
-    drafts = [_random_draft(rng, 3) for _ in range(3)]
-    limit = int(rng.integers(1, 4))
-    merged = _merged(drafts, limit)
-    union = {path for draft in drafts for path in _paths(draft) if len(path) <= limit}
-    paths = tree_paths(merged.tokens[: merged.count].tolist(), merged.parents[: merged.count].tolist())
-    assert set(paths) == union and len(paths) == len(union)
-    for path, proposed in zip(paths, merged.proposed.tolist(), strict=False):
-        assert proposed == [path in _paths(draft) for draft in drafts]
+    """Prefixes that a batch has several times are one node, with the features of the first."""
+    limit, found = 1 + seed % 3, []
+    for merge in (True, False):
+        rng = np.random.default_rng(seed)
+        drafts = [_random_draft(rng, 3, merge) for _ in range(3)]
+        merged = _merged(drafts, limit)
+        union = {path for draft in drafts for path in _paths(draft) if len(path) <= limit}
+        paths = tree_paths(merged.tokens[: merged.count].tolist(), merged.parents[: merged.count].tolist())
+        assert set(paths) == union and len(paths) == len(union)
+        for path, proposed in zip(paths, merged.proposed.tolist(), strict=False):
+            assert proposed == [path in _paths(draft) for draft in drafts]
+        found.append((paths, merged.features[: merged.count].tolist()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -314,18 +318,6 @@ def test_what_sources_cost_is_part_of_the_step_that_pays():
         rates = [(1 + sum(likely[:n])) / (prices.curve(9)[n] + sunk) for n in range(len(likely) + 1)]
         assert sizes[-1] == int(np.argmax(rates))
     assert sizes[1] > sizes[0]
-
-
-def test_a_batch_of_drafts_is_merged_as_its_trie_is():
-    """Prefixes that a batch has several times are one node, with the features of the first."""
-    drafts = [[1, 2, 3], [1, 2, 4], [5], [1, 2, 3, 6]]
-    other = DraftTree.chain([1, 2, 7])
-    batch, trie = (
-        _merged([tree, other]) for tree in (DraftTree.from_drafts(drafts, merge=False), DraftTree.from_drafts(drafts))
-    )
-    assert batch.count == trie.count == 7
-    for name in ("tokens", "parents", "features"):
-        assert np.array_equal(getattr(batch, name)[:7], getattr(trie, name)[:7])
 
 
 def test_a_full_room_keeps_whole_paths():
