@@ -104,8 +104,8 @@ class Silent(Drafter):
         return EMPTY
 
 
-def _everything(library: Library, family: str) -> Capture:
-    # Rows are read under SDPA; gemma2 runs eager attention.
+def everything(library: Library, family: str) -> Capture:
+    """All states and some rows; rows are read under SDPA, and gemma2 runs eager attention."""
     rows = library[family].config._attn_implementation == "sdpa"
     return Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)) if rows else ())
 
@@ -262,7 +262,7 @@ FACTORIES: dict[str, Factory] = {
         for name, make in {method.name: method.make, **SETTINGS.get(method.name, {})}.items()
     },
     "chaos": lambda library, family, text, seed: Chaos(text, seed),
-    "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=_everything(library, family)),
+    "chaos watching": lambda library, family, text, seed: Chaos(text, seed + 1, capture=everything(library, family)),
     "chaos riding": lambda library, family, text, seed: Riding(text, seed + 2),
     "perfect": lambda library, family, text, seed: Perfect(text),
     "silent": lambda library, family, text, seed: Silent(),

@@ -9,7 +9,7 @@ import torch
 from specdec_lib import Capture, DraftTree, Passengers, Runtime, Sampling, generate
 from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
-from tests.chaos import Chaos
+from tests.chaos import Chaos, everything
 from tests.families import CONTEXT, SERVED, VOCABULARY, prompt
 
 K = 4
@@ -79,12 +79,6 @@ def test_no_more_than_the_vocabulary_is_asked_for(llama):
         generate(llama, [3, 4], Witness([], k=97))
 
 
-def random_passengers(rng: random.Random, nodes: int, count: int) -> Passengers:
-    visible = np.random.default_rng(rng.randrange(2**32)).random((count, 1 + nodes + count)) < 0.5
-    tokens, depths = ([rng.randrange(most) for _ in range(count)] for most in (VOCABULARY, 9))
-    return Passengers(tokens, depths, visible)
-
-
 TREES = (DraftTree([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 3, 2]), DraftTree.chain([5, 6, 7]), DraftTree.chain([]))
 
 
@@ -92,24 +86,27 @@ TREES = (DraftTree([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 3, 2]), DraftTree.chain([
 @pytest.mark.parametrize("family", SERVED)
 def test_passengers_see_what_their_mask_says_and_change_nothing(library, family, how):
     model, start, rng = library[family], prompt(2, 11), random.Random(4)
+    capture, widths = everything(library, family), {"static": WIDTHS, "too wide": (1, 2)}.get(how)
     for tree in TREES:
-        riding = tree.annotated(passengers=random_passengers(rng, len(tree), 7))
-        widths = {"static": WIDTHS, "too wide": (1, 2)}.get(how)
-        logits = {}
-        for name, each in (("alone", tree), ("riding", riding)):
+        tokens, depths = ([rng.randrange(most) for _ in range(7)] for most in (VOCABULARY, 9))
+        visible = np.random.default_rng(len(tree)).random((7, 8 + len(tree))) < 0.5
+        riding, shown = tree.annotated(passengers=Passengers(tokens, depths, visible)), []
+        for each in (tree, riding):
             runtime = None if widths is None else Runtime(model, 40, widths=widths)
-            with torch.inference_mode(), Target(model, 40, runtime=runtime) as target:
+            with torch.inference_mode(), Target(model, 40, capture, runtime=runtime) as target:
                 target.extend(start)
-                logits[name] = target.verify(33, each).clone()
+                logits = target.verify(33, each).clone()
                 path = tree.path(len(tree) - 1)
                 target.commit(path)
                 assert target.length == len(start) + 1 + len(path)
-                logits[name, "next"] = target.verify(34, DraftTree.chain([3])).clone()
-        count = len(tree) + 1
-        assert riding.width == len(logits["riding"]) == count + 7
-        torch.testing.assert_close(logits["riding"][:count], logits["alone"], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(logits["riding", "next"], logits["alone", "next"], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(logits["riding"], naive(model, start, 33, riding), rtol=1e-3, atol=1e-3)
+                rows = [target.attention().clone()] if capture.heads else []
+                states = [target.hidden(layer).clone() for layer in capture.layers]
+                after = target.verify(34, DraftTree.chain([3])).clone()
+            shown.append([logits[: len(tree) + 1], after, *rows, *states])
+        assert riding.width == len(logits) == len(tree) + 8
+        for alone, with_passengers in zip(*shown, strict=True):
+            torch.testing.assert_close(with_passengers, alone, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits, naive(model, start, 33, riding), rtol=1e-3, atol=1e-3)
 
 
 def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
@@ -140,24 +137,6 @@ def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
         ids = torch.tensor([[*text, root, *tree.tokens, *riding.tokens]])
         out = model(ids, attention_mask=given_masks, position_ids=torch.tensor([positions]), use_cache=False)
     return out.logits[0, len(text) :]
-
-
-@pytest.mark.parametrize("how", ["eager", "static"])
-def test_what_is_captured_and_committed_is_the_same_with_passengers(llama, how):
-    capture, shown, rng = Capture((0, 1, 2), ((0, 1), (1, 3))), {}, random.Random(1)
-    tree = TREES[0]
-    riding = tree.annotated(passengers=random_passengers(rng, len(tree), 6))
-    for name, each in (("alone", tree), ("riding", riding)):
-        runtime = Runtime(llama, 40, widths=WIDTHS) if how == "static" else None
-        shown[name] = []
-        with torch.inference_mode(), Target(llama, 40, capture, runtime=runtime) as target:
-            target.extend(prompt(2, 9))
-            for node in (4, 5, -1):
-                target.verify(30 + node, each)
-                target.commit(tree.path(node))
-                shown[name] += [target.attention().clone(), *(target.hidden(layer).clone() for layer in (0, 1, 2))]
-    for ours, theirs in zip(shown["riding"], shown["alone"], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("how", ["eager", "static"])
