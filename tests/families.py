@@ -90,8 +90,8 @@ def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:
 
 
 def build(family: str, seed: int = 0, **changes) -> PreTrainedModel:
-    """A random model of a family in memory, in evaluation mode."""
-    kind, own = (SERVED | REFUSED)[family]
+    """A random model of a family, or of another model type of transformers, in memory, in evaluation mode."""
+    kind, own = (SERVED | REFUSED).get(family, (family, {}))
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**_COMMON, **own, **changes})
     try:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from transformers import Gemma3nForCausalLM, Gemma3nTextConfig, MllamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import MllamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.mllama.configuration_mllama import MllamaTextConfig
@@ -15,7 +15,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel
 from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos
-from tests.families import SERVED, build, prompt
+from tests.families import _COMMON, _EXPERTS, _GROUPED, _MIXED, SERVED, build, prompt
 
 FAMILIES = ["llama", "llama-gqa", "mistral-window", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "olmo3", "gpt2"]
 LAYERS = (0, 1, 2)
@@ -128,23 +128,19 @@ def test_what_cannot_be_captured_is_refused_before_any_work(library, model, capt
     assert traces_left(model) == before
 
 
-_TINY = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
-_GROUPED = _TINY | {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128}
 _GEMMA3N = {
-    **_GROUPED, "intermediate_size": [48, 48], "head_dim": 8, "vocab_size_per_layer_input": 96, "sliding_window": 12,
+    "pad_token_id": 0, "intermediate_size": [48, 48], "head_dim": 8, "vocab_size_per_layer_input": 96,
     "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0],
-    "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
-_MLLAMA = _GROUPED | {"cross_attention_layers": [], "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
-_OPT = _TINY | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}
+_MLLAMA = {"pad_token_id": 0, "cross_attention_layers": [], "rope_parameters": _EXPERTS["rope_parameters"]}
 
 
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: Gemma3nForCausalLM(Gemma3nTextConfig(**_GEMMA3N)), "has several states"),
-        (lambda: MllamaForCausalLM(MllamaTextConfig(**_MLLAMA)), "no part 'language_model'"),
-        (lambda: OPTForCausalLM(OPTConfig(**_OPT)), "no list of 2 blocks"),
+        (lambda: build("gemma3n_text", **_GROUPED, **_MIXED, **_GEMMA3N), "has several states"),
+        (lambda: MllamaForCausalLM(MllamaTextConfig(**_COMMON | _GROUPED | _MLLAMA)), "no part 'language_model'"),
+        (lambda: build("opt", pad_token_id=0, ffn_dim=48, word_embed_proj_dim=32), "no list of 2 blocks"),
     ],
     ids=["Gemma 3n", "Mllama", "OPT"],
 )

@@ -5,22 +5,15 @@ import warnings
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, XLNetConfig, XLNetLMHeadModel
+from transformers import XLNetConfig, XLNetLMHeadModel
 
 from specdec_lib import UnsupportedModel, generate
 from specdec_lib.decoding.target import check_model
 from specdec_lib.drafters import TokenRecycling
 from tests.chaos import Chaos
-from tests.families import _COMMON, REFUSED, SERVED, build, prompt
+from tests.families import REFUSED, SERVED, build, prompt
 
 HALF = [torch.bfloat16, torch.float16]
-
-
-def made(kind: str, **own):
-    """A random model of a type that is no family of the suites."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **{**_COMMON, "pad_token_id": 0, **own})
-    return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
@@ -114,11 +107,11 @@ XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
     [
         *((lambda family=family: build(family), "ForCausalLM") for family in REFUSED),
         *(
-            (lambda dtype=dtype: made("roc_bert").to(dtype), "RoCBert.*when other tokens follow.*it is not causal")
+            (lambda dtype=dtype: build("roc_bert", pad_token_id=0).to(dtype), "RoCBert.*when other tokens follow.*it is not causal")
             for dtype in (torch.float32, *HALF)
         ),
-        (lambda: made("gpt_neo", **TYPES), "local layers"),
-        (lambda: made("doge", keep_window_size=40), "the tokens that it scores highest"),
+        (lambda: build("gpt_neo", **TYPES), "local layers"),
+        (lambda: build("doge", pad_token_id=0, keep_window_size=40), "the tokens that it scores highest"),
         (lambda: XLNetLMHeadModel(XLNET).eval(), "XLNetLMHeadModel has no key-value cache"),
         (lambda: build("llama").train(), "training mode"),
         (half_trained, "its part transformer.drop is in training mode"),
