@@ -109,6 +109,13 @@ def save(model: PreTrainedModel, folder: Path, size: int = TEXT) -> Path:
     return folder
 
 
+@torch.inference_mode()
+def uncached(model: PreTrainedModel, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and final states after each token, by one forward of transformers without a cache."""
+    out = model(torch.tensor([[*map(int, tokens)]]), use_cache=False, output_hidden_states=True)
+    return out.logits[0], out.hidden_states[-1][0]
+
+
 class Library(dict):
     """Models loaded from directories below ``root``, each made once."""
 

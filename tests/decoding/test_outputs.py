@@ -10,7 +10,7 @@ from specdec_lib import Capture, DraftTree, Passengers, Runtime, Sampling, gener
 from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos, everything
-from tests.families import CONTEXT, SERVED, VOCABULARY, prompt
+from tests.families import CONTEXT, SERVED, VOCABULARY, prompt, uncached
 
 K = 4
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -29,12 +29,6 @@ class Witness(Chaos):
 
     def verified(self, tree, path, outputs):
         self.seen.append((len(self.context.tokens), tree, path, outputs))
-
-
-def log_probabilities(model, tokens: list[int]) -> torch.Tensor:
-    """After each token, by one forward without a cache."""
-    with torch.inference_mode():
-        return model(torch.tensor([tokens]), use_cache=False).logits[0].float().log_softmax(-1)
 
 
 def assert_most_likely(tokens: np.ndarray, logprobs: np.ndarray, expected: torch.Tensor) -> None:
@@ -66,7 +60,7 @@ def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(libra
         assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, K)
         assert outputs.passenger_tokens.shape == outputs.passenger_logprobs.shape == (0, K)
         for node in range(-1, len(tree)):
-            after = log_probabilities(model, text + [tree.tokens[n] for n in tree.path(node)])[-1]
+            after = uncached(model, text + [tree.tokens[n] for n in tree.path(node)])[0][-1].log_softmax(-1)
             assert_most_likely(outputs.tokens[node + 1], outputs.logprobs[node + 1], after)
             rejected += node >= 0 and node not in path
         done += len(step.tokens)

@@ -107,7 +107,10 @@ XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
     [
         *((lambda family=family: build(family), "ForCausalLM") for family in REFUSED),
         *(
-            (lambda dtype=dtype: build("roc_bert", pad_token_id=0).to(dtype), "RoCBert.*when other tokens follow.*it is not causal")
+            (
+                lambda dtype=dtype: build("roc_bert", pad_token_id=0).to(dtype),
+                "RoCBert.*when other tokens follow.*it is not causal",
+            )
             for dtype in (torch.float32, *HALF)
         ),
         (lambda: build("gpt_neo", **TYPES), "local layers"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
 from specdec_lib.decoding.target import Target
-from tests.families import SERVED, VOCABULARY, prompt
+from tests.families import SERVED, VOCABULARY, prompt, uncached
 
 CLOSE = 1e-4
 
@@ -23,11 +23,6 @@ def random_tree(rng: random.Random, most: int = 14) -> DraftTree:
             parents.append(pair[0])
             tokens.append(pair[1])
     return DraftTree(tokens, parents)
-
-
-def alone(model, tokens: list[int]) -> torch.Tensor:
-    """Logits after each of ``tokens``, without any cache."""
-    return model(torch.tensor([tokens]), use_cache=False).logits[0]
 
 
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
@@ -48,7 +43,10 @@ def test_verify_equals_running_each_path_alone_before_and_after_commits(library,
             got = target.verify(root, tree)
             for node in range(-1, len(tree)):
                 path = tree.path(node)
-                assert relative(got[node + 1], alone(model, [*text, root, *(tree.tokens[n] for n in path)])[-1]) < CLOSE
+                assert (
+                    relative(got[node + 1], uncached(model, [*text, root, *(tree.tokens[n] for n in path)])[0][-1])
+                    < CLOSE
+                )
             path = tree.path(rng.randrange(-1, len(tree)))
             target.commit(path)
             text += [root, *(tree.tokens[n] for n in path)]
@@ -68,12 +66,12 @@ def test_rows_that_continue_several_branches_equal_running_each_alone(library, f
             visible = torch.cat([before, own.repeat(1, step + 1)], dim=1)
             got = target.extend_rows([b[step] for b in branches], [s + step for s in starts], visible)
             for row, (start, branch) in enumerate(zip(starts, branches, strict=True)):
-                assert relative(got[row], alone(model, text[:start] + branch[: step + 1])[-1]) < CLOSE
+                assert relative(got[row], uncached(model, text[:start] + branch[: step + 1])[0][-1]) < CLOSE
         # What comes after them in the cache is forgotten with them.
         target.truncate(len(text))
-        assert relative(target.extend(branches[2]), alone(model, text + branches[2])[-1]) < CLOSE
+        assert relative(target.extend(branches[2]), uncached(model, text + branches[2])[0][-1]) < CLOSE
         got = target.extend_rows([5], [len(text) + 9], torch.ones((1, len(text) + 10), dtype=torch.bool))
-        assert relative(got[0], alone(model, [*text, *branches[2], 5])[-1]) < CLOSE
+        assert relative(got[0], uncached(model, [*text, *branches[2], 5])[0][-1]) < CLOSE
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -107,9 +105,8 @@ def test_the_test_models_are_sensitive_to_positions_and_order(library):
     # A model that ignored either would let a wrong mask or position pass every test here.
     for family in SERVED:
         model, text = library[family], prompt(1, 16)
-        with torch.inference_mode():
-            for other in ([*text[:2], *text[3:]], [text[1], text[0], *text[2:]]):
-                assert relative(alone(model, other)[-1], alone(model, text)[-1]) > 100 * CLOSE, family
+        for other in ([*text[:2], *text[3:]], [text[1], text[0], *text[2:]]):
+            assert relative(uncached(model, other)[0][-1], uncached(model, text)[0][-1]) > 100 * CLOSE, family
 
 
 def test_rows_after_a_batch_of_drafts_are_those_of_the_accepted_draft_alone(library):

@@ -3,11 +3,10 @@
 import random
 
 import pytest
-import torch
 
 from specdec_lib import generate
 from specdec_lib.drafters import Lookahead
-from tests.families import build, prompt
+from tests.families import build, prompt, uncached
 
 
 class Watched(Lookahead):
@@ -26,11 +25,6 @@ class Watched(Lookahead):
         super().verified(tree, path, outputs)
 
 
-def next_token(model, tokens):
-    with torch.inference_mode():
-        return int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())
-
-
 def jacobi(model, start, output, window, levels, guesses, seed):
     """Passes of the method, from its description: a grid of guesses whose first corner is the last token.
 
@@ -43,15 +37,15 @@ def jacobi(model, start, output, window, levels, guesses, seed):
     passes = []
     while len(output) - done > 1:
         grid[0][0] = text[-1]
-        columns = range(len(grid[0]))
-        said = [next_token(model, text + grid[0][1 : i + 1] + [row[i] for row in grid[1:]]) for i in columns]
+        read = [text + grid[0][1 : i + 1] + [row[i] for row in grid[1:]] for i in range(len(grid[0]))]
+        said = [int(uncached(model, tokens)[0][-1].argmax()) for tokens in read]
         full = len(grid) == levels - 1
         drafts = pool.get(text[-1], []) if full else []
         passes.append(([token for row in grid for token in row][1:], set(drafts), list(said)))
         limit = len(output) - done - 1
         agreed = max((agreement(draft[:limit], output[done:]) for draft in drafts), default=0)
         if full:
-            for i in columns:
+            for i in range(len(grid[0])):
                 known = pool.setdefault(grid[0][i], [])
                 ngram = (*(row[i] for row in grid[1:]), said[i])
                 if ngram in known:

@@ -11,7 +11,7 @@ from specdec_lib import Sampling, generate
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from tests.chaos import head_of, started
-from tests.families import bounded, build, perturbed, prompt
+from tests.families import bounded, build, perturbed, prompt, uncached
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,6 @@ class Watching(stopping.StoppingRule):
         self.told.append((drafted.count, accepted))
 
 
-@torch.inference_mode()
-def rows_and_states(model, tokens: list[int], count: int):
-    """Logits that drafted each of the last ``count`` tokens, and the final states at them, without any cache."""
-    out = model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True)
-    return out.logits[0, -count - 1 : -1], out.hidden_states[-1][0, -count:]
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, 0.9, 30, seed=4)])
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("sees", [False, True])
@@ -56,14 +49,14 @@ def test_a_rule_is_shown_confidence_entropy_and_acceptance_of_each_token(small, 
     seen = started(drafter, prompt(1, 10), sampling)
     for _ in range(3):
         tree = drafter.propose(seen, 50)
-        rows, states = rows_and_states(small, seen.tokens + tree.tokens, 4)
-        q = rows.double().softmax(-1) if sampling.greedy else distribution(rows, sampling)
+        logits, states = uncached(small, seen.tokens + tree.tokens)
+        q = logits[-5:-1].double().softmax(-1) if sampling.greedy else distribution(logits[-5:-1], sampling)
         if not sampling.greedy:
             torch.testing.assert_close(tree.probabilities, q, rtol=1e-3, atol=1e-5)
         confidence = q.gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]
         assert rule.last.confidence == pytest.approx(confidence.tolist(), rel=1e-3)
         assert rule.last.entropy == pytest.approx(torch.special.entr(q).sum(-1).tolist(), rel=1e-3, abs=1e-4)
-        judged = head.probability(states, confidence)[: 3 + newest].tolist()
+        judged = head.probability(states[-4:], confidence)[: 3 + newest].tolist()
         assert rule.last.acceptance == pytest.approx(judged, rel=1e-3, abs=1e-5)
         seen.tokens += [*tree.tokens[:2], 3]
     assert rule.seen == [(n, n - (not newest)) for n in (1, 2, 3, 4)] * 3
@@ -75,8 +68,8 @@ def test_drafting_goes_on_until_the_product_says_stop(small, head, newest):
     seen = started(drafter, prompt(3, 12))
     for _ in range(6):
         tree = drafter.propose(seen, 50)
-        _, states = rows_and_states(small, seen.tokens + tree.tokens, len(tree))
-        product = [math.prod(head.probability(states)[: n + newest].tolist()) for n in range(len(tree))]
+        judged = head.probability(uncached(small, seen.tokens + tree.tokens)[1][-len(tree) :])
+        product = [math.prod(judged[: n + newest].tolist()) for n in range(len(tree))]
         # Behind the n-th token the product runs over those before it: Algorithm 2 with a first factor of 1.
         stops = [n + 1 for n, value in enumerate(product) if 1 - value > 0.6]
         assert stops == [len(tree)] or (not stops and len(tree) == 20)
@@ -121,9 +114,9 @@ def test_a_head_on_the_cpu_serves_a_draft_model_on_the_gpu(sees):
     rule = Watching(4)
     drafter = AdaptiveDraftModel(model.to("cuda"), rule, head=head)
     tree = drafter.propose(started(drafter, prompt(1, 10)), 50)
-    rows, states = (t.cpu() for t in rows_and_states(model.cpu(), prompt(1, 10) + tree.tokens, 4))
-    confidence = rows.double().softmax(-1).gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]
-    expected = head.probability(states, confidence)[:3].tolist()
+    logits, states = uncached(model.cpu(), prompt(1, 10) + tree.tokens)
+    confidence = logits[-5:-1].double().softmax(-1).gather(1, torch.tensor(tree.tokens)[:, None])[:, 0]
+    expected = head.probability(states[-4:], confidence)[:3].tolist()
     assert rule.last.acceptance == pytest.approx(expected, rel=1e-2, abs=1e-3)
     assert head.out.weight.device.type == "cpu"
 

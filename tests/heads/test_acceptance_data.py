@@ -15,7 +15,7 @@ from specdec_lib.decoding.sampling import distribution
 from specdec_lib.heads import acceptance_data, answers
 from specdec_lib.heads.acceptance_data import Response, examples, generate_data, label
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
-from tests.families import CONTEXT, build, perturbed, prompt
+from tests.families import CONTEXT, build, perturbed, prompt, uncached
 
 NEW = 12
 HOT = Sampling(0.8, top_k=20, seed=5)
@@ -31,14 +31,9 @@ def respond(target, draft, start, sampling, labels="decoding", max_new_tokens=NE
     return label(target, draft, start, generate(target, start, None, sampling, max_new_tokens).tokens, sampling, labels)
 
 
-@torch.inference_mode()
-def logits(model, tokens, count):
-    return model(torch.tensor([tokens]), use_cache=False).logits[0, -count - 1 : -1]
-
-
 def test_greedy_labels_say_where_both_first_choices_agree(pair):
     r = respond(*pair, prompt(1, 15), Sampling())
-    target, draft = (logits(model, prompt(1, 15) + r.tokens.tolist(), NEW) for model in pair)
+    target, draft = (uncached(model, [*prompt(1, 15), *r.tokens])[0][-NEW - 1 : -1] for model in pair)
     assert r.drawn.tolist() == draft.argmax(-1).tolist()
     assert r.acceptance.tolist() == (draft.argmax(-1) == target.argmax(-1)).float().tolist()
     assert 0 < r.acceptance.mean() < 1
@@ -48,9 +43,9 @@ def test_greedy_labels_say_where_both_first_choices_agree(pair):
 @pytest.mark.parametrize("labels", acceptance_data.LABELS)
 def test_sampled_labels_are_the_acceptance_probability(pair, labels):
     r = respond(*pair, prompt(1, 15), HOT, labels)
-    text = prompt(1, 15) + r.tokens.tolist()
+    text = [*prompt(1, 15), *r.tokens]
     under = HOT if labels == "decoding" else Sampling(1.0)
-    p, q = (distribution(logits(model, text, NEW), under) for model in pair)
+    p, q = (distribution(uncached(model, text)[0][-NEW - 1 : -1], under) for model in pair)
     index = torch.from_numpy(r.drawn).long()[:, None]
     expected = (p.gather(1, index) / q.gather(1, index)).clamp(max=1)[:, 0]
     assert r.acceptance == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-5)
@@ -63,22 +58,18 @@ def test_draws_follow_the_draft_distribution(pair):
     for seed in range(1500):
         r = label(*pair, prompt(1, 15), [0], Sampling(1.0, seed=seed), "raw")
         counts[int(r.drawn[0])] += 1
-    p, q = (distribution(logits(m, prompt(1, 15) + [0], 1), Sampling(1.0))[0].tolist() for m in pair)
+    p, q = (distribution(uncached(model, prompt(1, 15))[0][-1], Sampling(1.0)).tolist() for model in pair)
     assert surprise(counts, dict(enumerate(q))) < RIGHT
     # The same counts tell the draft's distribution from the target's, and from none at all.
     assert surprise(counts, dict(enumerate(p))) > WRONG
     assert surprise(counts, dict.fromkeys(range(len(q)), 1 / len(q))) > WRONG
 
 
-@torch.inference_mode()
-def last_states(model, tokens):
-    return model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True).hidden_states[-1][0]
-
-
 def test_unmixed_examples_stand_behind_the_target_prefix(pair):
     responses = [respond(*pair, prompt(s, 10 + s), Sampling()) for s in range(3)]
     found = examples(pair[1], responses, None)
-    expected = [last_states(pair[1], [*r.prompt, *r.tokens[:i], r.drawn[i]])[-1] for r in responses for i in range(NEW)]
+    texts = [[*r.prompt, *r.tokens[:i], r.drawn[i]] for r in responses for i in range(NEW)]
+    expected = [uncached(pair[1], text)[1][-1] for text in texts]
     torch.testing.assert_close(found.states, torch.stack(expected), rtol=1e-3, atol=1e-4)
     assert found.acceptance.tolist() == np.concatenate([r.acceptance for r in responses]).tolist()
 
@@ -88,7 +79,7 @@ def test_mixed_examples_are_the_tokens_of_the_draft_in_one_text(pair, monkeypatc
     for mixing in (0.0, 0.4):
         found = examples(pair[1], [r], mixing, seed=3)
         own = np.random.default_rng(3).random(40) >= mixing
-        states = last_states(pair[1], [*r.prompt, *np.where(own, r.drawn, r.tokens)])[-40:]
+        states = uncached(pair[1], [*r.prompt, *np.where(own, r.drawn, r.tokens)])[1][-40:]
         torch.testing.assert_close(found.states, states[torch.from_numpy(own)], rtol=1e-3, atol=1e-4)
         assert found.acceptance.tolist() == r.acceptance[own].tolist()
         assert found.confidence.tolist() == r.confidence[own].tolist()

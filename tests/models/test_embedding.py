@@ -9,7 +9,7 @@ from specdec_lib.datastores import StoreError
 from specdec_lib.models.embedding import embed_store, last_states
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import scratch
-from tests.families import SERVED, VOCABULARY, build, prompt
+from tests.families import SERVED, VOCABULARY, build, prompt, uncached
 
 
 @pytest.fixture
@@ -17,12 +17,6 @@ def store():
     documents = [prompt(seed, 2 + 8 * seed) for seed in range(12)]
     with scratch() as folder:
         yield datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
-
-
-def alone(model, tokens) -> np.ndarray:
-    with torch.inference_mode():
-        out = model(torch.tensor([np.asarray(tokens).tolist()]), output_hidden_states=True, use_cache=False)
-    return out.hidden_states[-1][0].numpy()
 
 
 def close(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -34,7 +28,7 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
 def test_padded_batches_give_the_last_hidden_states_of_transformers(library, family):
     documents = [np.array(prompt(seed, length)) for seed, length in enumerate((1, 17, 60, 5, 33))]
     for states, tokens in zip(last_states(library[family], documents), documents, strict=True):
-        close(states, alone(library[family], tokens))
+        close(states, uncached(library[family], tokens)[1].numpy())
 
 
 @pytest.mark.parametrize("family", ["llama-gqa", "gpt2", "gemma"])
@@ -50,9 +44,9 @@ def test_an_embedded_store_holds_each_documents_own_states(library, store, famil
         mine = (positions > begin) & (positions < store.starts[i + 1])
         assert (positions[mine] == begin + 1 + np.arange(mine.sum())).all()
         assert mine.sum() == (min(40, len(tokens) - 1) if cover == "truncate" else len(tokens) - 1)
-        close(states[mine][:40], alone(model, tokens)[: len(tokens) - 1][:40])
+        close(states[mine][:40], uncached(model, tokens)[1].numpy()[: len(tokens) - 1][:40])
         if cover == "windows" and len(tokens) > 41:
-            close(states[mine][40:65], alone(model, tokens[25:65])[15 : len(tokens) - 26])
+            close(states[mine][40:65], uncached(model, tokens[25:65])[1].numpy()[15 : len(tokens) - 26])
 
 
 def test_what_does_not_fit_or_is_broken_is_refused(llama, store, tmp_path):
