@@ -52,10 +52,10 @@ class Chaos(Drafter):
             wrong = [rng.randrange(context.vocabulary) for _ in range(rng.randint(1, self.depth))]
             drafts.append(true[: rng.randint(0, len(true))] + wrong)
         # Also deeper than allowed at times: the loop cuts what could not be emitted.
-        return _shuffled(DraftTree.from_drafts(drafts), rng)
+        return shuffled(DraftTree.from_drafts(drafts), rng)
 
 
-def _shuffled(tree: DraftTree, rng: random.Random) -> DraftTree:
+def shuffled(tree: DraftTree, rng: random.Random) -> DraftTree:
     """The tree with its nodes in a random order, each parent before its children."""
     place, waiting, order = {-1: -1}, list(range(len(tree))), []
     while waiting:

@@ -9,20 +9,15 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
 from specdec_lib.decoding.target import Target
+from tests.chaos import shuffled
 from tests.families import SERVED, VOCABULARY, prompt, uncached
 
 CLOSE = 1e-4
 
 
-def random_tree(rng: random.Random, most: int = 14) -> DraftTree:
-    tokens, parents, seen = [], [], set()
-    for _ in range(rng.randint(0, most)):
-        pair = (rng.randrange(-1, len(tokens)), rng.randrange(VOCABULARY))
-        if pair not in seen:
-            seen.add(pair)
-            parents.append(pair[0])
-            tokens.append(pair[1])
-    return DraftTree(tokens, parents)
+def random_tree(rng: random.Random) -> DraftTree:
+    drafts = ([rng.randrange(60, 64) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(0, 5)))
+    return shuffled(DraftTree.from_drafts(drafts), rng)
 
 
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
