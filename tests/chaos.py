@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib import Capture, Context, Drafter, DraftTree, Outputs, Passengers, Sampling
+from specdec_lib import Capture, Context, Drafter, DraftTree, Outputs, Passengers, Runtime, Sampling
 from specdec_lib.datastores import DenseIndex, SuffixIndex
 from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.pass_prices import PassPrices
@@ -22,7 +23,32 @@ from specdec_lib.methods import METHODS, draft_length, tree_sources
 from specdec_lib.models.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 from tests.datastores.stores import build, dense, scratch
-from tests.families import TEXT, VOCABULARY, Library, cut
+from tests.families import TEXT, VOCABULARY, Library, cut, prompt
+
+TREE = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
+
+
+@torch.inference_mode()
+def walk(
+    model, capture: Capture, runtime: Runtime | None = None, start: int = 9, room: int = 60, passes: int = 6
+) -> list:
+    """A prompt, drafts that are committed in part, and a few tokens more; after each the text, logits, states and rows."""
+    rng, text, seen = random.Random(1), prompt(2, start), []
+    with Target(model, room, capture, capacity=10, runtime=runtime) as target:  # too small: it grows
+        for step in range(passes + 2):
+            if step in (0, passes + 1):
+                new = prompt(3, 3) if step else []
+                logits = target.extend(new or text)
+            else:
+                root, draft = rng.randrange(2, 90), DraftTree.chain([3, 4]) if step % 2 else TREE
+                logits = target.verify(root, draft)
+                path = draft.path(rng.randrange(-1, len(draft)))
+                target.commit(path)
+                new = [root, *(draft.tokens[node] for node in path)]
+            text = text + new
+            states = {layer: target.hidden(layer).clone() for layer in capture.layers}
+            seen.append((text, logits.clone(), states, target.attention().clone() if capture.heads else None))
+    return seen
 
 
 class Chaos(Drafter):
@@ -196,16 +222,12 @@ RULES: dict[str, Callable[[], stopping.StoppingRule]] = {
 }
 
 
-def _plus_plus(bench: TextBench, newest: bool) -> SpecDecPP:
-    return SpecDecPP(bench.draft, bench.acceptance_head, min_tokens=1, max_tokens=6, check_newest=newest)
-
-
 @torch.inference_mode()
-def greedy_agreement(draft: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
+def greedy_agreement(draft: PreTrainedModel, start: Sequence[int], tokens: Sequence[int]) -> np.ndarray:
     """Whether the draft's first choice is the target's token at each new position: bool array, shape (len(tokens),)."""
     known = draft_vocabulary(draft)
-    ids = torch.tensor([known.to_draft([*prompt, *tokens])], device=draft.device)
-    best = draft(ids, use_cache=False).logits[0, len(prompt) - 1 : -1, : len(known)].argmax(-1).tolist()
+    ids = torch.tensor([known.to_draft([*start, *tokens])], device=draft.device)
+    best = draft(ids, use_cache=False).logits[0, len(start) - 1 : -1, : len(known)].argmax(-1).tolist()
     return np.array(known.to_target(best)) == np.asarray(tokens)
 
 
@@ -241,14 +263,10 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
         ),
     },
     "SpecDec++": {
-        "SpecDec++ short": lambda bench: _plus_plus(bench, False),
-        "SpecDec++ newest": lambda bench: _plus_plus(bench, True),
+        "SpecDec++ short": lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, 0.7, 1, 6),
+        "SpecDec++ newest": lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, 0.7, 1, 6, True),
     },
 }
-
-
-def _on_text(make: Callable[[TextBench], Drafter]) -> Factory:
-    return lambda library, family, text, seed: make(TextBench(library, family, text, seed))
 
 
 Factory = Callable[[Library, str, Sequence[int], int], object]
@@ -256,7 +274,7 @@ Factory = Callable[[Library, str, Sequence[int], int], object]
 #: claims to be lossless is among them, and drafters of these suites alone.
 FACTORIES: dict[str, Factory] = {
     **{
-        name: _on_text(make)
+        name: lambda library, family, text, seed, make=make: make(TextBench(library, family, text, seed))
         for method in METHODS.values()
         if method.exact != "lossy"
         for name, make in {method.name: method.make, **SETTINGS.get(method.name, {})}.items()

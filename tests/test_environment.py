@@ -95,16 +95,6 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
     assert released[0][0] == version and released[0][1]
 
 
-def installed(site: Path) -> Path:
-    """What the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
-    shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in carried():
-        target = site / "specdec_lib" / "_data" / file.relative_to(paths.DATA)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
-    return site
-
-
 def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command line of the installed copy, far from the checkout and without it on the path."""
     program = (
@@ -121,8 +111,14 @@ def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[s
 
 
 def test_an_installed_copy_works_outside_of_the_checkout(tmp_path):
-    site, folder = installed(tmp_path / "site"), tmp_path / "elsewhere"
+    """From what the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
+    site, folder = tmp_path / "site", tmp_path / "elsewhere"
     folder.mkdir()
+    shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in carried():
+        target = site / "specdec_lib" / "_data" / file.relative_to(paths.DATA)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
     (folder / "a.txt").write_text("def f(x):\n    return x\n", encoding="utf-8")
     assert call(site, folder, "datastore", "build", "store", "a.txt").returncode == 0
     done = call(site, folder, "datastore", "dense", "store", "--dims", "4")
@@ -141,7 +137,6 @@ PUBLIC = (
 )  # fmt: skip
 
 
-@pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 def test_imports_go_one_way_and_chapters_stand_alone(monkeypatch, capsys):
     from importlinter.cli import lint_imports
 

@@ -123,10 +123,8 @@ def test_prompts_are_left_out_above_the_longest_length_alone(monkeypatch, tokeni
 @pytest.mark.parametrize("name", published_prompts.SETS)
 def test_a_real_set_has_distinct_prompts_and_no_more_than_its_limits(name, tokenizer, monkeypatch):
     monkeypatch.setattr(published_prompts, "LONGEST", 10**6)
-    prompts, parts = (
-        [prompt for prompt, _ in published_prompts.load(name, tokenizer, DATASETS)],
-        published_prompts.SETS[name],
-    )
+    prompts = [prompt for prompt, _ in published_prompts.load(name, tokenizer, DATASETS)]
+    parts = published_prompts.SETS[name]
     assert len({(p.task, p.id) for p in prompts}) == len(prompts)
     assert {p.task for p in prompts} == {part.task for part in parts}
     for part in parts:

@@ -111,6 +111,11 @@ def continuations(documents: list[list[int]], places: Sequence[int], length: int
     return [of_place[place] for place in places]
 
 
+def first_matches(documents, context, max_ngram, length=10, most=None) -> list[tuple[int, ...]]:
+    """What follows the longest suffix of the context, the first in order: the released rule of REST."""
+    return sorted(continuations(documents, scan(documents, context, max_ngram)[1], length))[:most]
+
+
 def substrings(texts: Sequence[Sequence[int]]) -> Counter[tuple[int, ...]]:
     """Every substring of the texts and how often it occurs."""
     return Counter(tuple(text[i:j]) for text in texts for i in range(len(text)) for j in range(i + 1, len(text) + 1))
@@ -119,6 +124,11 @@ def substrings(texts: Sequence[Sequence[int]]) -> Counter[tuple[int, ...]]:
 def full_trie(paths: Sequence[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
     """Every prefix of the paths and the number of paths that start with it."""
     return Counter(path[:n] for path in paths for n in range(1, len(path) + 1))
+
+
+def in_order(trie: Counter[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """By weight, depth and tokens."""
+    return sorted(trie, key=lambda path: (-trie[path], len(path), path))
 
 
 def tree_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:

@@ -14,10 +14,10 @@ import pytest
 
 from specdec_lib import datastores
 from specdec_lib.__main__ import main
-from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, TokenStore, states, store_files
+from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, states, store_files
 from specdec_lib.datastores.sharded import write_shards
 from specdec_lib.drafters import Rest
-from tests.datastores.dense_stores import build, random_states, source
+from tests.datastores.dense_stores import build, random_states
 from tests.datastores.stores import propose
 
 VOCABULARY = 40
@@ -32,16 +32,6 @@ SWITCHES = (
     {"selection": "released", "max_matches": 40},
     {"selection": "random"},
 )
-
-
-def make(folder: Path) -> Path:
-    """A store of few tokens that repeat often, with both indexes; returns its path."""
-    rng = np.random.default_rng(5)
-    documents = [rng.integers(0, VOCABULARY, (2, rng.integers(2, 90))).min(0).tolist() for _ in range(20)]
-    store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
-    datastores.build_suffix_array(store, progress=False)
-    build(store, source(store), factory="IVF4,Flat", nprobe=4)
-    return store.path
 
 
 def damages(sound: Path, name: str, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
@@ -93,15 +83,16 @@ def outcome(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A store with both indexes in ``store``, its states in ``states``, and itself as a shard in ``set``."""
-    folder = tmp_path_factory.mktemp("damage")
-    path = make(folder)
-    assert outcome(path) == "used"
-    store = TokenStore.open(path)
-    states.write_states(
-        folder / "states", store, lambda batch: [np.zeros((len(t), 3)) for t in batch], 3, progress=False
-    )
-    shutil.copytree(path, folder / "set" / "shard-00000")
+    """A store of few tokens that repeat, with both indexes, in ``store``, its states in ``states``, and itself as a shard in ``set``."""
+    folder, rng = tmp_path_factory.mktemp("damage"), np.random.default_rng(5)
+    documents = [rng.integers(0, VOCABULARY, (2, rng.integers(2, 90))).min(0).tolist() for _ in range(20)]
+    store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
+    datastores.build_suffix_array(store, progress=False)
+    build(store, factory="IVF4,Flat", nprobe=4)
+    assert outcome(store.path) == "used"
+    zeros = lambda batch: [np.zeros((len(tokens), 3)) for tokens in batch]  # noqa: E731
+    states.write_states(folder / "states", store, zeros, 3, progress=False)
+    shutil.copytree(store.path, folder / "set" / "shard-00000")
     write_shards(folder / "set", 1)
     return folder
 

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import (
-    ArrayStates,
-    DenseIndex,
-    StoreError,
-    dense,
-    fit_transform,
-    reduction,
-)
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, fit_transform, reduction
 from specdec_lib.datastores.faiss_index import set_effort
 from specdec_lib.datastores.reduction import Moments
 from specdec_lib.experiments.exact_search import ExactIndex

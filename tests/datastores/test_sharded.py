@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from specdec_lib import Context, Sampling, datastores
 from specdec_lib.datastores import ArrayStates, StoreError, sharded
 from specdec_lib.drafters import Dresd, Rest
-from tests.datastores import dense_stores
-from tests.datastores.stores import build, propose, rest_questions, scratch, tree_paths
+from tests.datastores import dense_stores, stores
+from tests.datastores.stores import build, full_trie, in_order, propose, rest_questions, scratch, tree_paths
 
 
 def write(folder: Path, documents, cuts, vocabulary) -> Path:
@@ -53,15 +53,19 @@ def test_the_draft_and_the_match_are_those_of_one_store_node_for_node(question, 
         assert not parts._room.counts.any()
 
 
-def test_large_ranges_are_found_by_their_keys_in_shards_too():
+def test_drafts_of_large_ranges_are_those_of_counting_in_one_store_and_in_shards():
     rng = random.Random(0)
     documents = [[rng.choice((0, 1, 2, 3, rng.randrange(400))) for _ in range(300)] for _ in range(40)]
+    sizes = [{"max_matches": most, "choices": kept} for most, kept in ((5000, 64), (5000, 256), (500, 64), (37, 5))]
     with build(documents, 400) as one, shards_of(documents, [5, 6, 30], 400) as many:
-        for sizes in ({"max_matches": 5000}, {"max_matches": 37}, {"max_matches": 500, "selection": "released"}):
-            whole, parts = (Rest(store, min_ngram=1, max_ngram=4, **sizes) for store in (one, many))
+        for options in (*sizes, {"max_matches": 500, "selection": "released"}):
+            whole, parts = (Rest(store, min_ngram=1, max_ngram=4, **options) for store in (one, many))
             for context in ([0], [1, 2], [399, 3], [0, 0], [17], [5, 1, 0, 2], [0, 1, 2, 3]):
-                assert propose(parts, context, 400) == propose(whole, context, 400)
-                assert parts.last == whole.last
+                tree = propose(whole, context, 400)
+                assert propose(parts, context, 400) == tree and parts.last == whole.last
+                if options in sizes:
+                    trie = full_trie(stores.first_matches(documents, context, 4, most=options["max_matches"]))
+                    assert tree_paths(tree.tokens, tree.parents) == in_order(trie)[: options["choices"]]
 
 
 def test_threads_that_share_a_store_of_shards_draft_as_each_would_alone():
@@ -81,13 +85,14 @@ def test_threads_that_share_a_store_of_shards_draft_as_each_would_alone():
             assert all(found == alone for found in threads.map(drafts, orders))
 
 
+@pytest.mark.parametrize("cuts", [None, [1, 4]], ids=["one store", "shards"])
 @pytest.mark.parametrize("options", [{"subsample": "uniform"}, {"selection": "random", "length": 1, "choices": 4}])
-def test_each_occurrence_in_shards_of_any_size_is_drawn_as_often_as_any_other(options):
+def test_each_occurrence_in_one_store_or_in_shards_of_any_size_is_drawn_as_often_as_any_other(options, cuts):
     # Twelve occurrences, in shards of one, three and eight, of which four are taken.
     documents = [[1, 2, i] for i in range(3, 15)]
     drawn = np.zeros(20)
-    with shards_of(documents, [1, 4], 20) as many:
-        index = datastores.open_suffix_index(many)
+    with shards_of(documents, cuts, 20) if cuts else build(documents, 20) as store:
+        index = datastores.open_suffix_index(store) if cuts else store
         for seed in range(1500):
             tree = propose(Rest(index, max_matches=4, seed=seed, **options), [1, 2], 20)
             assert len(tree) == 4

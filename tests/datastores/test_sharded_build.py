@@ -10,16 +10,10 @@ import pytest
 
 from specdec_lib import datastores
 from specdec_lib.__main__ import main
-from specdec_lib.commands.datastore import Texts, load_tokenizer
+from specdec_lib.commands.datastore import Texts
 from specdec_lib.datastores import StoreError, ray_data
 from specdec_lib.datastores.sharded_build import ShardJob, build_here, build_sharded
 from specdec_lib.drafters import Rest
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer("pocket")
-
 
 TEXTS = [f"def f{i}(x):\n    return x + {i}\n" for i in range(9)]
 
@@ -81,7 +75,10 @@ def test_what_is_wrong_with_documents_is_named_with_their_shard_here_and_in_a_st
     with pytest.raises(ValueError, match=r"a.jsonl, line \d+ after byte \d+: is not JSON"):
         list(Texts([], [path], "text").split(2)[1])
     for documents, words in (
-        ([TEXTS[:2], ["good text", "half \ud800"]], "shard-00001: .*half of a surrogate pair"),
+        (
+            [TEXTS[:2], ["good text", "half \ud800"]],
+            "shard-00001: .*begins with 'half .* has half of a surrogate pair as its character 6",
+        ),
         ([TEXTS[:2], [], TEXTS[2:]], "shard-00001: .*corpus is empty.* ask for fewer shards"),
         ([], "there are no parts"),
     ):

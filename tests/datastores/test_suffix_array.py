@@ -2,34 +2,27 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
 from specdec_lib import datastores
 from specdec_lib.datastores import Match, compiled
-from tests.datastores.stores import WIDTHS, build, document_lists, scan
+from tests.datastores.stores import build, rest_questions, scan
+
+foreign = st.lists(st.integers(0, 99), max_size=6)
 
 
-@st.composite
-def questions(draw):
-    """Documents over few tokens, and contexts of which some are taken from them."""
-    vocabulary, ids = draw(st.sampled_from(WIDTHS))
-    documents = draw(document_lists(ids))
-    own = st.sampled_from(documents).flatmap(lambda d: st.integers(1, len(d)).map(lambda n: d[:n]))
-    foreign = st.lists(st.sampled_from([*ids, vocabulary, vocabulary + 1]), max_size=6)
-    contexts = st.lists(st.tuples(foreign, own, foreign).map(lambda parts: sum(parts, [])), min_size=1, max_size=8)
-    return vocabulary, documents, draw(contexts), draw(st.integers(1, 8))
-
-
-@given(questions())
-@example((3, [[0, 1], [1, 0]], [[0, 1], [1], [3, 0], [2]], 4))
-@settings(max_examples=100)
-def test_the_longest_suffix_and_all_its_occurrences_are_those_of_a_scan(question):
-    vocabulary, documents, contexts, max_ngram = question
+@given(rest_questions(), foreign, foreign)
+@settings(max_examples=150)
+def test_the_longest_suffix_and_all_its_occurrences_are_those_of_a_scan(question, before, after):
+    vocabulary, documents, own, sizes = question
+    known = [0, vocabulary - 1, vocabulary, vocabulary + 1, *sorted({*sum(documents, [])})]
+    before, after = ([known[i % len(known)] for i in places] for places in (before, after))
     with build(documents, vocabulary) as index:
-        for context in contexts:
-            assert found(index, context, max_ngram) == scan(documents, context, max_ngram)
+        for context in (own, own + after, before + own, before + after):
+            for max_ngram in (1, 3, sizes["max_ngram"] + 2):
+                assert found(index, context, max_ngram) == scan(documents, context, max_ngram)
 
 
 def found(index, context, max_ngram):

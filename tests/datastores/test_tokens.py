@@ -124,10 +124,3 @@ def test_an_interrupted_build_is_said_to_be_none_and_begins_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     with pytest.raises(StoreError, match="no datastore at"):
         TokenStore.open(tmp_path / "none")
-
-
-def test_half_of_a_surrogate_pair_is_refused_and_leaves_nothing(tmp_path):
-    texts = [CODE, "a half \ud83d of it"]
-    with pytest.raises(ValueError, match="begins with 'a half .* has half of a surrogate pair as its character 8"):
-        datastores.build_from_texts(tmp_path / "s", texts, families.tokenizer(), progress=False)
-    assert not list(tmp_path.iterdir())

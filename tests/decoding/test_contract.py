@@ -266,16 +266,11 @@ def test_the_models_own_end_token_counts_unless_another_is_given():
     assert generate(model, [3, 4, 5], max_new_tokens=9, eos_token_id=[]).tokens == plain
 
 
-def test_long_context_positions_that_change_over_are_refused_past_the_change():
-    model = bounded(32)
-    assert generate(model, prompt(0, 20), max_new_tokens=12).tokens
-    with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
-        generate(model, prompt(0, 20), max_new_tokens=13)
-
-
-def test_passengers_and_padding_stay_below_the_change_over_of_long_context_positions():
-    """A single token past it, and the frequencies of the whole pass would be others."""
+def test_long_context_positions_that_change_over_are_served_up_to_the_change_and_no_pass_reads_past_it():
+    """A single token past it, a passenger or padding too, and the frequencies of the whole pass would be others."""
     model, ids, limits = bounded(32), prompt(0, 12), {"max_new_tokens": 20, "eos_token_id": []}
+    with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
+        generate(model, ids, max_new_tokens=21)
     plain = generate(model, ids, **limits)
     riding = generate(model, ids, Lookahead(), **limits)
     runtime = Runtime(model, 32, widths=(1, 8))

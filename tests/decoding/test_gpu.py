@@ -8,47 +8,29 @@ import time
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from specdec_lib import Capture, DraftTree, Runtime, Sampling, generate
+from specdec_lib import Capture, Runtime, Sampling, generate
 from specdec_lib.decoding.results import PARTS
-from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel, PromptLookup, SpecDecPP
-from tests.chaos import Chaos, head_of
+from tests import families
+from tests.chaos import Chaos, head_of, walk
 from tests.families import perturbed, prompt
 
 MODE = "graph"
 pytestmark = pytest.mark.gpu
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
-TREE = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def build(head_dim: int = 64, kv_heads: int = 4, dtype: torch.dtype = torch.float32, seed: int = 0) -> LlamaForCausalLM:
+def build(head_dim: int = 64, kv_heads: int = 4, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A Llama of four query heads and two layers, whose choices depend on what it attends to."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=96, hidden_size=4 * head_dim, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=4096, initializer_range=0.08,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="sdpa",
+    model = families.build(
+        "llama", hidden_size=4 * head_dim, intermediate_size=256, num_key_value_heads=kv_heads, head_dim=head_dim,
+        max_position_embeddings=4096, initializer_range=0.08,
     )  # fmt: skip
-    return LlamaForCausalLM(config).to("cuda", dtype).eval()
-
-
-@torch.inference_mode()
-def passes(model, runtime, capture=Capture()) -> list[torch.Tensor]:
-    """Logits, states and rows of a prompt, and of chains and trees committed in part."""
-    seen = []
-    with Target(model, 400, capture, runtime=runtime) as target:
-        target.extend(prompt(2, 230))
-        for step in range(12):
-            draft = TREE if step % 2 else DraftTree.chain([3, 4, 9][: step % 4])
-            seen.append(target.verify(2 + step, draft).clone())
-            target.commit(TREE.path(step % 7) if step % 2 else [])
-            if capture.heads:
-                seen += [target.attention().clone(), *(target.hidden(layer).clone() for layer in capture.layers)]
-    return seen
+    return model.to("cuda", dtype)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
@@ -59,13 +41,13 @@ def test_graphs_compute_what_static_and_eager_passes_do(dtype, head_dim, kv_head
     capture = Capture(layers=(1,), heads=((0, 1), (1, 3)))
     # float32 to the rounding of products, bfloat16 to a few units of its own.
     tolerance = {"rtol": 1e-3, "atol": 1e-3} if dtype == "float32" else {"rtol": 0.05, "atol": 0.15}
-    eager = passes(model, None, capture)
+    sizes = {"start": 230, "room": 400, "passes": 12}
+    eager = walk(model, capture, **sizes)
     for mode in (MODE, "static"):
         runtime = Runtime(model, 400, mode, WIDTHS)
         # A second run replays what the first recorded, over other memory.
         for _ in range(2):
-            for got, expected in zip(passes(model, runtime, capture), eager, strict=True):
-                torch.testing.assert_close(got.float(), expected.float(), **tolerance)
+            torch.testing.assert_close(walk(model, capture, runtime, **sizes), eager, **tolerance)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), SEEDED])

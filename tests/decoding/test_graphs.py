@@ -1,18 +1,15 @@
 """Graph mode's logic on every machine: recorded passes, replayed by an emulator, give the tokens of eager passes."""
 
-import random
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel
 
-from specdec_lib import Capture, DraftTree, Runtime, Sampling, generate
-from specdec_lib.decoding.target import Target
+from specdec_lib import Capture, Runtime, Sampling, generate
 from specdec_lib.drafters import DraftModel
-from tests.chaos import Chaos, Riding
+from tests.chaos import Chaos, Riding, walk
 from tests.families import SERVED, bounded, build, prompt
 
 WIDTHS = (1, 4, 16, 64)
@@ -21,23 +18,6 @@ SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
 
 def graphs(model, capacity=60, widths=WIDTHS) -> Runtime:
     return Runtime(model, capacity, "graph", widths, EmulatedRecorder())
-
-
-def captured(model: PreTrainedModel, runtime: Runtime | None) -> list[torch.Tensor]:
-    """States, rows and logits of a prompt, six drafts committed in part, and a few tokens more."""
-    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
-    tree = DraftTree([5, 6, 7, 8, 9, 10, 11], [-1, -1, 0, 1, 3, 2, 4])
-    seen, rng = [], random.Random(1)
-    with torch.inference_mode(), Target(model, 60, capture, runtime=runtime) as target:
-        target.extend(prompt(2, 9))
-        for i in range(7):
-            draft = tree if i % 2 else DraftTree.chain([3, 4])
-            logits = target.verify(rng.randrange(2, 90), draft) if i < 6 else target.extend(prompt(3, 3))
-            seen.append(logits.clone())
-            if i < 6:
-                target.commit(tree.path(i) if i % 2 else [0])
-            seen += [target.attention(), *(target.hidden(layer).clone() for layer in capture.layers)]
-    return seen
 
 
 @pytest.mark.core_cases(4)
@@ -57,10 +37,9 @@ def test_replayed_passes_change_no_token_in_any_family(library, family):
 def test_states_and_rows_of_passes_in_place_are_those_of_eager_ones(library, family, how):
     model = library[family]
     runtime = graphs(model, widths=(1, 2, 4, 8)) if how == "graph" else Runtime(model, 60, widths=(1, 2, 4, 8))
-    eager = captured(model, None)
+    capture = Capture(layers=(0, 1, 2), heads=tuple((b, h) for b in range(2) for h in range(4)))
     for _ in range(2):
-        for got, expected in zip(captured(model, runtime), eager, strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(walk(model, capture, runtime), walk(model, capture), rtol=1e-3, atol=1e-4)
     assert runtime.passes == {"eager": 2, 4: 8, 8: 6}
 
 

@@ -68,18 +68,15 @@ def test_a_run_ends_where_plain_decoding_does_and_its_replay_is_equal_step_by_st
             continue
         limits, trace, text = ends[how, sampling]
         real, again = (FACTORIES[drafter](library, "llama-gqa", text, 5) for _ in range(2))
-        run, told = generate(llama, trace.prompt, real, sampling, **limits), trace.finish_reason
-        assert (run.tokens, run.finish_reason, run.prompt_length) == (trace.tokens, told, len(trace.prompt))
+        run = generate(llama, trace.prompt, real, sampling, **limits)
+        ended = trace.tokens, trace.finish_reason, len(trace.prompt)
+        assert (run.tokens, run.finish_reason, run.prompt_length) == ended
         if again.replays == "never":
             with pytest.raises(ValueError, match="cannot be replayed: no recording has the outputs it needs"):
                 replay(trace, again)
             continue
         replayed = replay(trace, again)
-        assert (replayed.tokens, replayed.finish_reason, replayed.prompt_length) == (
-            run.tokens,
-            told,
-            len(trace.prompt),
-        )
+        assert (replayed.tokens, replayed.finish_reason, replayed.prompt_length) == ended
         assert steps(run) == steps(replayed)
 
 

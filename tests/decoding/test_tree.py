@@ -28,7 +28,7 @@ def test_from_drafts_holds_every_prefix_once(lists):
 
 
 @given(trees)
-def test_depths_paths_children_and_mask_follow_parents(tree):
+def test_depths_paths_children_mask_and_what_is_kept_of_fewer_levels_follow_parents(tree):
     found = texts(tree)
     assert tree.depths == [len(text) for text in found]
     assert tree.depth == max(tree.depths, default=0)
@@ -41,13 +41,10 @@ def test_depths_paths_children_and_mask_follow_parents(tree):
         for token in range(5):
             expected = [i for i in range(len(tree)) if tree.parents[i] == node and tree.tokens[i] == token]
             assert tree.child(node, token) == (expected[0] if expected else None)
-
-
-@given(trees, st.integers(0, 6))
-def test_truncated_keeps_the_shallow_nodes_in_order(tree, depth):
-    cut = tree.truncated(depth)
-    assert texts(cut) == [text for text in texts(tree) if len(text) <= depth]
-    assert cut is tree or tree.depth > depth
+    for depth in range(7):
+        cut = tree.truncated(depth)
+        assert texts(cut) == [text for text in found if len(text) <= depth]
+        assert cut is tree or tree.depth > depth
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 8))

@@ -27,11 +27,6 @@ DRAFTERS = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2}
 DRAFTERS |= {"hydra deep": Hydra, "hydra plain": Hydra}
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama-gqa")
-
-
 def heads_of(model, name: str):
     """Random heads, wide enough that what a node's children are depends on all that they read."""
     if name.startswith("hydra "):
@@ -82,21 +77,21 @@ def rows_along(model, heads, tokens, path, depth):
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_each_node_is_the_choice_of_its_rank_along_its_path(model, name):
-    drafter, tokens = drafter_of(model, name), prompt(3, 11)
-    tree = proposed(model, drafter, tokens, 8)
+def test_each_node_is_the_choice_of_its_rank_along_its_path(llama, name):
+    drafter, tokens = drafter_of(llama, name), prompt(3, 11)
+    tree = proposed(llama, drafter, tokens, 8)
     assert len(tree) == (9 if name == "eagle2" else len(SMALL))
     ranks = []
     for node, parent in enumerate(tree.parents):
         path = [tree.tokens[i] for i in tree.path(parent)]
-        rows = rows_along(model, drafter.heads, tokens, path, len(path) + 1)
+        rows = rows_along(llama, drafter.heads, tokens, path, len(path) + 1)
         ranks.append((parent, int((rows > rows[tree.tokens[node]]).sum())))
         if name == "eagle2":
             above = 1.0 if parent < 0 else tree.scores[parent]
             assert tree.scores[node] == pytest.approx(above * float(rows[tree.tokens[node]].exp()), rel=1e-4)
     assert name == "eagle2" or by_path(ranks) == by_path(SMALL)
     for limit in (1, 2):
-        assert proposed(model, drafter, tokens, limit).depth == limit
+        assert proposed(llama, drafter, tokens, limit).depth == limit
 
 
 def by_path(shape):
@@ -107,19 +102,19 @@ def by_path(shape):
 @pytest.mark.core_cases(3)
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=1)])
-def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):
+def test_a_cached_step_is_one_computed_from_scratch(llama, name, sampling):
     start = prompt(1, 9)
-    plain = generate(model, start, None, sampling, 24).tokens
-    drafter = drafter_of(model, name)
+    plain = generate(llama, start, None, sampling, 24).tokens
+    drafter = drafter_of(llama, name)
     # Heads that know this text, so that whole paths are accepted.
-    (text,) = read_by(model, [Answer(np.array(start, np.int32), np.array(plain, np.int32))], progress=False)
-    train_heads(drafter.heads, model, [text], [text], HeadTraining(epochs=60, rate=1e-2), progress=False)
+    (text,) = read_by(llama, [Answer(np.array(start, np.int32), np.array(plain, np.int32))], progress=False)
+    train_heads(drafter.heads, llama, [text], [text], HeadTraining(epochs=60, rate=1e-2), progress=False)
     seen, propose = [], drafter.propose
 
     def watched(context, limit):
         tree = propose(context, limit)
         # A refused branch must leave nothing: the accepted tokens are now read with the target's own states.
-        fresh = drafter_of(model, name)
+        fresh = drafter_of(llama, name)
         fresh.heads = drafter.heads
         fresh.start(context)
         own = fresh.propose(context, limit)
@@ -130,27 +125,27 @@ def test_a_cached_step_is_one_computed_from_scratch(model, name, sampling):
         return tree
 
     drafter.propose = watched
-    run = generate(model, start, drafter, sampling, 24)
+    run = generate(llama, start, drafter, sampling, 24)
     assert run.tokens == plain
     assert len(seen) > 3 and max(step.accepted for step in run.steps) > 1
 
 
-def test_the_default_trees_have_the_published_numbers_of_nodes(model):
+def test_the_default_trees_have_the_published_numbers_of_nodes(llama):
     sizes = {}
     for name in ("medusa", "hydra", "eagle"):
-        depths = [len(path) for path in by_path(DRAFTERS[name](model, heads_of(model, name)).shape)]
+        depths = [len(path) for path in by_path(DRAFTERS[name](llama, heads_of(llama, name)).shape)]
         sizes[name] = [depths.count(depth) for depth in range(1, max(depths) + 1)]
     assert sizes == {"medusa": [10, 28, 23, 2], "hydra": [10, 28, 23, 2], "eagle": [4, 8, 8, 3, 2]}
-    assert (sum(medusa.LEVELS), sum(eagle.LEVELS), Eagle2(model, heads_of(model, "eagle")).nodes) == (63, 25, 59)
+    assert (sum(medusa.LEVELS), sum(eagle.LEVELS), Eagle2(llama, heads_of(llama, "eagle")).nodes) == (63, 25, 59)
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle"])
-def test_a_tree_grown_from_the_heads_own_accuracies(model, name):
-    heads = heads_of(model, name)
+def test_a_tree_grown_from_the_heads_own_accuracies(llama, name):
+    heads = heads_of(llama, name)
     heads.story["accuracies"] = [[0.5, 0.25], [0.5, 0.1], [0.4]]
-    drafter = DRAFTERS[name].grown(model, heads, 5)
+    drafter = DRAFTERS[name].grown(llama, heads, 5)
     assert drafter.shape == grown(heads.accuracies, 5) == [(-1, 0), (-1, 1), (0, 0), (1, 0), (2, 0)]
-    same_as_plain(model, prompt(4, 8), drafter)
+    same_as_plain(llama, prompt(4, 8), drafter)
 
 
 def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
@@ -166,12 +161,12 @@ def test_a_vocabulary_smaller_than_the_ranks_leaves_nodes_out():
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "eagle2"])
-def test_two_drafters_may_have_one_head(model, name):
-    half, heads = copy.deepcopy(model).to(torch.bfloat16), heads_of(model, name)
+def test_two_drafters_may_have_one_head(llama, name):
+    half, heads = copy.deepcopy(llama).to(torch.bfloat16), heads_of(llama, name)
     first = DRAFTERS[name](half, heads)
     assert {weights.dtype for weights in first.heads.parameters()} == {torch.bfloat16}
     before = generate(half, prompt(1, 8), first, max_new_tokens=8)
-    generate(model, prompt(1, 8), DRAFTERS[name](model, heads), max_new_tokens=8)
+    generate(llama, prompt(1, 8), DRAFTERS[name](llama, heads), max_new_tokens=8)
     again = generate(half, prompt(1, 8), first, max_new_tokens=8)
     assert [step.tree.tokens for step in again.steps] == [step.tree.tokens for step in before.steps]
     assert {weights.dtype for weights in heads.parameters()} == {torch.float32}
@@ -199,7 +194,7 @@ def test_reranking_keeps_every_parent_where_all_values_tie():
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "eagle", "eagle2"])
-def test_heads_of_one_target_are_refused_by_another_of_other_states(model, name):
-    other = build("llama", hidden_size=model.config.hidden_size * 2, intermediate_size=32)
+def test_heads_of_one_target_are_refused_by_another_of_other_states(llama, name):
+    other = build("llama", hidden_size=llama.config.hidden_size * 2, intermediate_size=32)
     with pytest.raises(ValueError, match="the heads were made for a target of .* give both the same model"):
-        generate(other, [3, 4, 5], drafter_of(model, name), max_new_tokens=4)
+        generate(other, [3, 4, 5], drafter_of(llama, name), max_new_tokens=4)

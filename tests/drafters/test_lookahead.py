@@ -6,7 +6,7 @@ import pytest
 
 from specdec_lib import generate
 from specdec_lib.drafters import Lookahead
-from tests.families import build, prompt, uncached
+from tests.families import prompt, uncached
 
 
 class Watched(Lookahead):
@@ -65,17 +65,12 @@ def agreement(draft, tokens):
     return next(differ, min(len(draft), len(tokens)))
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama-gqa")
-
-
 @pytest.mark.parametrize("window, levels, guesses", [(7, 5, 7), (3, 3, 2), (1, 4, 1)])
-def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(model, window, levels, guesses):
+def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(llama, window, levels, guesses):
     start = prompt(3, 12)
     drafter = Watched(window, levels, guesses, seed=5)
-    run = generate(model, start, drafter, max_new_tokens=40)
-    expected = jacobi(model, start, run.tokens, window, levels, guesses, 5)
+    run = generate(llama, start, drafter, max_new_tokens=40)
+    expected = jacobi(llama, start, run.tokens, window, levels, guesses, 5)
     assert len(drafter.passes) == len(expected)
     drafted = 0
     for place, (grid, guessed, follows) in enumerate(expected):
@@ -93,9 +88,9 @@ def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(model
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_a_full_match_counts_all_its_tokens(model, merge):
+def test_a_full_match_counts_all_its_tokens(llama, merge):
     start = prompt(2, 12)
-    text = [*start, *generate(model, start, None, max_new_tokens=40).tokens]
+    text = [*start, *generate(llama, start, None, max_new_tokens=40).tokens]
 
     class Knowing(Lookahead):
         """Its pool knows the true continuation."""
@@ -107,14 +102,14 @@ def test_a_full_match_counts_all_its_tokens(model, merge):
                 self.pool.add(text[here - 1], tuple(text[here : here + 4]))
             return super().propose(context, limit)
 
-    run = generate(model, start, Knowing(merge=merge), max_new_tokens=40)
+    run = generate(llama, start, Knowing(merge=merge), max_new_tokens=40)
     assert run.tokens == text[12:]
     assert {len(step.tokens) for step in run.steps[3:-2]} == {5}
 
 
-def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_prompt(model):
+def test_the_first_window_is_the_seed_s_and_nothing_is_kept_from_prompt_to_prompt(llama):
     start, same, seen = prompt(3, 12), Watched(seed=1), []
     for drafter in (same, same, Watched(seed=2)):
-        generate(model, start, drafter, max_new_tokens=16)
+        generate(llama, start, drafter, max_new_tokens=16)
         seen.append(drafter.passes)
     assert seen[0] == seen[1] and set(seen[0][0][0]) <= set(start) and seen[2][0][0] != seen[0][0][0]

@@ -1,8 +1,6 @@
 """REST against counting, and against a plain reading of what its released code does."""
 
 import heapq
-import random
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,11 +12,8 @@ from specdec_lib.datastores.trie import sample_uniform
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import Rest
 from specdec_lib.drafters.rest import released_selection
-from tests.datastores.stores import build, continuations, full_trie, propose, rest_questions, scan, tree_paths
-
-
-def in_order(trie: Counter) -> list[tuple[int, ...]]:
-    return sorted(trie, key=lambda path: (-trie[path], len(path), path))
+from tests.datastores import stores
+from tests.datastores.stores import build, full_trie, in_order, propose, rest_questions, tree_paths
 
 
 @pytest.mark.core_cases(0)
@@ -34,9 +29,7 @@ def test_the_draft_is_the_head_of_the_whole_trie_sorted_by_weight_depth_and_toke
         assert not drafter._room.counts.any() and propose(drafter, context, vocabulary) == tree
     checked = DraftTree(tree.tokens, tree.parents)
     assert (checked.tokens, checked.parents, checked.is_chain) == (tree.tokens, tree.parents, tree.is_chain)
-    _, places = scan(documents, context, sizes["max_ngram"])
-    # The released rule: the first k in order of continuation.
-    paths = sorted(continuations(documents, places, sizes["length"]))[: sizes["max_matches"]]
+    paths = stores.first_matches(documents, context, sizes["max_ngram"], sizes["length"], sizes["max_matches"])
     trie = full_trie(paths)
     expected = in_order(trie)[: sizes["choices"]]
     assert tree_paths(tree.tokens, tree.parents) == expected
@@ -61,30 +54,8 @@ def test_a_uniform_draw_takes_one_match_from_each_part_and_the_same_ones_again(q
         sample_uniform(index.suffixes, drafter.last.start, drafter.last.stop, keep, seed, drawn)
         for i, entry in enumerate(drawn.tolist()):
             assert entry in places[i * count // keep : (i + 1) * count // keep]
-        paths = continuations(documents, drawn.tolist(), sizes["length"])
+        paths = stores.continuations(documents, drawn.tolist(), sizes["length"])
         assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[: sizes["choices"]]
-
-
-def test_each_match_is_drawn_as_often_as_any_other():
-    suffixes, drawn, out = np.arange(100, 130, dtype=np.int32), Counter(), np.zeros(6, np.int32)
-    for seed in range(6000):
-        sample_uniform(suffixes, 5, 23, 6, seed, out)
-        drawn.update(out.tolist())
-    assert set(drawn) == set(range(105, 123))
-    # Each is drawn with probability 1/3: 2000 times, standard deviation 36.5.
-    assert all(abs(count - 2000) < 5 * 36.5 for count in drawn.values()), drawn
-
-
-def test_drafts_of_large_tries_agree_with_counting():
-    rng = random.Random(0)
-    documents = [[rng.choice((0, 1, 2, 3, rng.randrange(400))) for _ in range(300)] for _ in range(40)]
-    with build(documents, 400) as index:
-        for max_matches, choices in ((5000, 64), (5000, 256), (500, 64), (37, 5)):
-            drafter = Rest(index, min_ngram=1, max_ngram=2, max_matches=max_matches, choices=choices)
-            for context in ([0], [1, 2], [399, 3], [0, 0], [17]):
-                tree = propose(drafter, context, 400)
-                paths = sorted(continuations(documents, scan(documents, context, 2)[1], 10))[:max_matches]
-                assert tree_paths(tree.tokens, tree.parents) == in_order(full_trie(paths))[:choices]
 
 
 def plain_released(paths: list[tuple[int, ...]], weights: list[int], choices: int, seed: int, rows: int | None):
@@ -122,8 +93,7 @@ REPEATS = (
 @settings(max_examples=150)
 def test_the_released_selection_is_that_of_a_plain_reading(question, rows, seed):
     _, documents, context, sizes = question
-    paths = sorted(continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"]))
-    trie = full_trie(paths)
+    trie = full_trie(stores.first_matches(documents, context, sizes["max_ngram"], sizes["length"]))
     nodes = in_order(trie)
     if not nodes:
         return
@@ -143,7 +113,7 @@ def test_the_random_selection_takes_whole_continuations_of_different_occurrences
     with build(documents, vocabulary) as index:
         tree = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
         again = propose(Rest(index, min_ngram=1, selection="random", seed=seed, **sizes), context, vocabulary)
-    every = continuations(documents, scan(documents, context, sizes["max_ngram"])[1], sizes["length"])
+    every = stores.first_matches(documents, context, sizes["max_ngram"], sizes["length"])
     kept = set(tree_paths(tree.tokens, tree.parents))
     leaves = {path for path in kept if not any(other[:-1] == path for other in kept)}
     room = sizes["choices"] // sizes["length"]

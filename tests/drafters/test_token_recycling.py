@@ -1,8 +1,5 @@
 """Token Recycling's table against a dict that follows the paper, and its tree against a search of all trees."""
 
-from collections import Counter
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -18,22 +15,18 @@ def ranks_to_root(nodes):
     return tree_paths([rank + 1 for _, rank in nodes], [parent for parent, _ in nodes])
 
 
-def test_the_template_has_the_published_level_sizes_and_is_closed_under_better_ranks():
-    paths = ranks_to_root(template())
-    assert len(paths) == 80 == len(set(paths))
-    assert tuple(Counter(map(len, paths))[depth] for depth in range(1, 7)) == LEVELS == (8, 21, 25, 15, 8, 3)
-    for path in paths:
-        assert path[:-1] in ((), *paths), "a node without its parent"
-        assert all((*path[:-1], better) in paths for better in range(1, path[-1])), "a better sibling is left out"
-
-
-def test_each_level_has_the_smallest_products_of_ranks_below_the_level_above():
-    paths = ranks_to_root(template((4, 6, 5), width=4))
-    for depth in (1, 2, 3):
+@pytest.mark.parametrize("levels, width", [((8, 21, 25, 15, 8, 3), 8), ((4, 6, 5), 4)])
+def test_each_level_has_the_smallest_products_of_ranks_below_the_level_above(levels, width):
+    """Published are the first level sizes, which are the default."""
+    paths = ranks_to_root(template(levels, width))
+    assert (template() == template(levels, width)) == (levels == LEVELS) and len(set(paths)) == len(paths)
+    above = [()]
+    for depth, count in enumerate(levels, start=1):
         level = [path for path in paths if len(path) == depth]
-        above = {path for path in paths if len(path) == depth - 1} or {()}
-        possible = sorted(int(np.prod(path)) for path in product(range(1, 5), repeat=depth) if path[:-1] in above)
-        assert sorted(int(np.prod(path)) for path in level) == possible[: len(level)]
+        possible = {(*path, rank): int(np.prod([*path, rank])) for path in above for rank in range(1, width + 1)}
+        assert set(level) <= set(possible), "a node without its parent"
+        assert sorted(possible[path] for path in level) == sorted(possible.values())[:count]
+        above = level
 
 
 class Watched(TokenRecycling):
@@ -41,17 +34,11 @@ class Watched(TokenRecycling):
 
     def reset(self):
         super().reset()
-        self.passes, self.drafts, self.after = [], [], []
-
-    def propose(self, context, limit):
-        before = {token: row.tolist() for token, row in self.table.items()}
-        tree = super().propose(context, limit)
-        self.drafts.append((before, context.tokens[-1], tree))
-        return tree
+        self.passes, self.after = [], [{}]
 
     def verified(self, tree, path, outputs):
         super().verified(tree, path, outputs)
-        self.passes.append((tree, path, outputs))
+        self.passes.append((tree, outputs))
         self.after.append({token: row.tolist() for token, row in self.table.items()})
 
 
@@ -68,7 +55,7 @@ def runs():
 def test_the_table_is_what_a_dict_would_hold_after_every_pass_in_order(runs):
     _, drafter, _, _ = runs
     table: dict[int, list[int]] = {}
-    for (tree, _, outputs), after in zip(drafter.passes, drafter.after, strict=True):
+    for (tree, outputs), after in zip(drafter.passes, drafter.after[1:], strict=True):
         for token, row in zip([outputs.root, *tree.tokens], outputs.tokens.tolist(), strict=True):
             table[token] = row  # the last node of a token wins
         assert after == table
@@ -78,10 +65,10 @@ def test_the_table_is_what_a_dict_would_hold_after_every_pass_in_order(runs):
 def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
     _, drafter, _, _ = runs
     paths = {tuple(rank - 1 for rank in path) for path in ranks_to_root(template())}
-    for before, root, tree in drafter.drafts:
+    for (tree, outputs), before in zip(drafter.passes, drafter.after, strict=False):
         expected = set()
         for path in sorted(paths, key=len):
-            token, tokens = root, []
+            token, tokens = outputs.root, []
             for rank in path:
                 token = before[token][rank] if token in before else None
                 tokens.append(token)
@@ -89,7 +76,7 @@ def test_a_child_is_the_entry_of_its_parent_s_row_that_the_template_says(runs):
                 expected.add(tuple(tokens))
         drafted = set(tree_paths(tree.tokens, tree.parents))
         assert drafted <= expected and (drafted == expected or tree.depth < 6)
-    assert max(len(tree) for *_, tree in drafter.drafts) == 80
+    assert max(len(tree) for tree, _ in drafter.passes) == 80
 
 
 def test_nothing_is_known_of_a_token_never_read_and_reset_forgets(runs):

@@ -44,12 +44,6 @@ def corpora(tmp_path_factory):
     return of
 
 
-def token_shares(texts) -> np.ndarray:
-    """How often each token is in the answers."""
-    counts = np.unique(np.concatenate([text.tokens[text.start + 1 :] for text in texts]), return_counts=True)[1]
-    return counts / counts.sum()
-
-
 def cross_entropies(head: DraftHead, ends: Ends, texts) -> list[float]:
     """Mean cross-entropy of each depth with the answers' tokens."""
     batch = Batch.of(texts, ends.device)
@@ -74,7 +68,8 @@ def test_heads_learn_more_than_how_often_each_token_is_written(corpora, family, 
     model, texts = corpora(family)
     before = [weights.clone() for weights in model.parameters()]
     head, ends = made(kind, model), Ends(model)
-    shares, untrained = token_shares(texts), cross_entropies(head, ends, texts)
+    counts = np.unique(np.concatenate([text.tokens[text.start + 1 :] for text in texts]), return_counts=True)[1]
+    shares, untrained = counts / counts.sum(), cross_entropies(head, ends, texts)
     floor = -(shares * np.log(shares)).sum()  # in nats, of the best prediction that knows nothing but these shares
     train_heads(head, model, texts, texts, HeadTraining(epochs=25, batch=6, rate=1e-2), progress=False)
     assert max(cross_entropies(head, ends, texts)) < floor < max(untrained)
@@ -204,10 +199,12 @@ def all_trees(accuracies, nodes):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 6])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
     rng = np.random.default_rng(seed)
     table = [sorted((rng.random(width) / 2).tolist(), reverse=seed % 2 == 0) for width in (3, 2, 2)]
+    if seed == 4:  # everything is sure
+        table = [[1.0, 1.0]] * 3
     worth = {
         some: sum(np.prod([table[depth][rank] for depth, rank in enumerate(path)]) for path in some)
         for some in all_trees(table, nodes)
@@ -216,9 +213,4 @@ def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
     assert len(shape) == nodes and len(worth) > (1 if nodes > 1 else 0)
     paths = tree_paths([rank for _, rank in shape], [parent for parent, _ in shape])
     assert worth[tuple(sorted(paths))] == pytest.approx(max(worth.values()), abs=1e-12)
-
-
-def test_a_grown_tree_is_closed_where_everything_is_sure_and_ends_where_nothing_is_left():
-    shape = grown([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], 5)
-    assert all(-1 <= parent < i for i, (parent, _) in enumerate(shape)) and len(set(shape)) == 5
-    assert len(grown([[0.5, 0.0], [0.1]], 100)) == 4
+    assert len(grown([[0.5, 0.0], [0.1]], 100)) == 4, "it ends where nothing is left"

@@ -13,23 +13,18 @@ from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead, HydraHeads, MedusaHeads
 from specdec_lib.heads.induction import InductionHeads
 from specdec_lib.models.fingerprint import fingerprint
-from tests.families import build, perturbed
+from tests.families import perturbed
 
 ACCEPTANCE, DRAFTING = "acceptance_head", "drafting_heads"
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build("llama-gqa")
-
-
 @pytest.fixture
-def written(model, tmp_path):
+def written(llama, tmp_path):
     """By metadata key: a file of each kind of heads for the model, and what reads it."""
     torch.manual_seed(0)
     paths = {ACCEPTANCE: tmp_path / "a.safetensors", DRAFTING: tmp_path / "d.safetensors"}
-    AcceptanceHead(32, 2, tied=False, draft=fingerprint(model), story={"epochs": 3}).save(paths[ACCEPTANCE])
-    MedusaHeads.for_target(model, heads=2).save(paths[DRAFTING])
+    AcceptanceHead(32, 2, tied=False, draft=fingerprint(llama), story={"epochs": 3}).save(paths[ACCEPTANCE])
+    MedusaHeads.for_target(llama, heads=2).save(paths[DRAFTING])
     return {key: (path, {ACCEPTANCE: AcceptanceHead, DRAFTING: DraftHead}[key].load) for key, path in paths.items()}
 
 
@@ -67,11 +62,11 @@ def test_a_damaged_file_is_refused_by_name(written, key, how):
 
 
 @pytest.mark.parametrize("key", [ACCEPTANCE, DRAFTING])
-def test_what_is_no_file_of_heads_or_of_another_model_is_refused(written, key, model, tmp_path):
+def test_what_is_no_file_of_heads_or_of_another_model_is_refused(written, key, llama, tmp_path):
     path, load = written[key]
-    load(path, model)
+    load(path, llama)
     with pytest.raises(ValueError, match="trained for the .* with fingerprint .*python -m specdec_lib train-"):
-        load(path, perturbed(model))
+        load(path, perturbed(llama))
     with pytest.raises(FileNotFoundError, match=f"no {key.replace('_', ' ')} at .*python -m specdec_lib train-"):
         load(tmp_path / "none")
     whole = path.read_bytes()
@@ -82,13 +77,13 @@ def test_what_is_no_file_of_heads_or_of_another_model_is_refused(written, key, m
             load(path)
 
 
-def test_a_saved_head_is_the_same_and_heads_of_another_kind_are_refused(written, model):
+def test_a_saved_head_is_the_same_and_heads_of_another_kind_are_refused(written, llama):
     with pytest.raises(ValueError, match="heads of kind 'medusa'; expected hydra"):
         HydraHeads.load(written[DRAFTING][0])
-    head = AcceptanceHead.load(written[ACCEPTANCE][0], model)
+    head = AcceptanceHead.load(written[ACCEPTANCE][0], llama)
     assert (head.depth, head.tied, head.story) == (2, False, {"epochs": 3})
     head.save(written[ACCEPTANCE][0])
-    again = AcceptanceHead.load(written[ACCEPTANCE][0], model)
+    again = AcceptanceHead.load(written[ACCEPTANCE][0], llama)
     assert all(torch.equal(values, again.state_dict()[name]) for name, values in head.state_dict().items())
 
 
@@ -107,10 +102,10 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("how", TEXTS)
-def test_a_damaged_file_of_induction_heads_is_refused_by_name(model, tmp_path, how):
+def test_a_damaged_file_of_induction_heads_is_refused_by_name(llama, tmp_path, how):
     path, shape = tmp_path / "heads.json", (2, 4)
-    InductionHeads(np.full(shape, 0.5), np.full(shape, 0.1), 3, fingerprint(model)).save(path)
-    assert InductionHeads.load(path, model).copied == 3
+    InductionHeads(np.full(shape, 0.5), np.full(shape, 0.1), 3, fingerprint(llama)).save(path)
+    assert InductionHeads.load(path, llama).copied == 3
     path.write_text(TEXTS[how](json.loads(path.read_text())))
     with pytest.raises(ValueError, match=r"heads\.json holds no induction heads"):
-        InductionHeads.load(path, model)
+        InductionHeads.load(path, llama)
