@@ -231,11 +231,6 @@ def greedy_agreement(draft: PreTrainedModel, start: Sequence[int], tokens: Seque
     return np.array(known.to_target(best)) == np.asarray(tokens)
 
 
-def _oracle(bench: TextBench) -> AdaptiveDraftModel:
-    rule = stopping.Oracle(greedy_agreement(bench.draft, bench.text[:1], bench.text[1:]), 1)
-    return AdaptiveDraftModel(bench.draft, rule, min_tokens=0)
-
-
 #: Three of four tokens, for a draft with a vocabulary of its own.
 CUT = [token for token in range(TEXT) if token % 4]
 
@@ -257,7 +252,9 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
             f"SpecDec {name}": lambda bench, rule=rule: AdaptiveDraftModel(bench.draft, rule())
             for name, rule in RULES.items()
         },
-        "SpecDec oracle": _oracle,
+        "SpecDec oracle": lambda bench: AdaptiveDraftModel(
+            bench.draft, stopping.Oracle(greedy_agreement(bench.draft, bench.text[:1], bench.text[1:]), 1), min_tokens=0
+        ),
         "SpecDec cut vocabulary": lambda bench: DraftModel(
             cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT), num_tokens=4
         ),
@@ -269,10 +266,9 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
 }
 
 
-Factory = Callable[[Library, str, Sequence[int], int], object]
 #: ``factory(library, family, text, seed)`` makes a drafter; ``text`` is prompt and output of the plain run. Every method that
 #: claims to be lossless is among them, and drafters of these suites alone.
-FACTORIES: dict[str, Factory] = {
+FACTORIES: dict[str, Callable[[Library, str, Sequence[int], int], object]] = {
     **{
         name: lambda library, family, text, seed, make=make: make(TextBench(library, family, text, seed))
         for method in METHODS.values()

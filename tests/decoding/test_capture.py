@@ -12,7 +12,7 @@ from specdec_lib.decoding.target import check_model
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel
 from specdec_lib.models.fingerprint import fingerprint
-from tests.chaos import Chaos, walk
+from tests.chaos import Chaos, everything, walk
 from tests.families import _COMMON, _EXPERTS, _GROUPED, _MIXED, SERVED, build, prompt
 
 FAMILIES = ["llama", "llama-gqa", "mistral-window", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "olmo3", "gpt2"]
@@ -57,8 +57,7 @@ def traces_left(model) -> list:
 @pytest.mark.parametrize("family", SERVED)
 def test_the_model_is_left_as_it_was(library, family):
     model, before = library[family], traces_left(library[family])
-    heads = HEADS[:2] if before[0] == "sdpa" else ()
-    record(model, prompt(2, 9), max_new_tokens=3, capture=Capture(LAYERS, heads))
+    record(model, prompt(2, 9), max_new_tokens=3, capture=everything(library, family))
     assert traces_left(model) == before
 
 

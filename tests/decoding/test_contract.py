@@ -121,10 +121,8 @@ def test_no_cache_outlives_its_generation(library, llama, name, how):
         def start(self, context):
             self.held = [*getattr(self, "held", []), context]
 
-    if name == "plain":
-        drafter = None
-    else:
-        drafter = Holds(text) if name == "holds" else FACTORIES[name](library, "llama-gqa", text, 0)
+    made = {"plain": lambda *given: None, "holds": lambda *given: Holds(text)} | FACTORIES
+    drafter = made[name](library, "llama-gqa", text, 0)
     gc.collect()
     gc.disable()
     try:

@@ -23,11 +23,13 @@ DRAFTERS = {
 
 
 @pytest.fixture(scope="module")
-def models(library):
-    """A draft model, prompts, and targets with their plain outputs."""
-    prompts, families = [prompt(seed, 24) for seed in range(3)], ("llama-gqa", "gemma3")
-    plain = {name: [generate(library[name], ids, max_new_tokens=NEW).tokens for ids in prompts] for name in families}
-    return build("llama-gqa", seed=1), prompts, {name: (library[name], plain[name]) for name in families}
+def models():
+    """A draft model, prompts, and targets, which have no hooks yet, with their plain outputs."""
+    draft, prompts, made = build("llama-gqa", seed=1), [prompt(seed, 24) for seed in range(3)], {}
+    for family in ("llama-gqa", "gemma3"):
+        model = build(family)
+        made[family] = model, [generate(model, ids, max_new_tokens=NEW).tokens for ids in prompts]
+    return draft, prompts, made
 
 
 @pytest.fixture(autouse=True)

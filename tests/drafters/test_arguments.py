@@ -88,7 +88,6 @@ def test_whole_numbers_are_whole_numbers_of_any_kind_and_others_are_refused_by_n
 REFUSED = [
     (lambda p: PromptLookup(variant="fast"), "variant is 'fast'; expected one of original, transformers"),
     (lambda p: PromptLookup(num_tokens=0), "num_tokens is 0; expected a whole number, 1 or more"),
-    (lambda p: PromptLookupHidden(-1), "layer is -1"),
     (lambda p: PromptLookupHidden(1, threshold=1.5), "threshold is 1.5; expected a cosine"),
     (lambda p: PromptLookupHidden(1, average_over="all"), "average_over is 'all'"),
     (lambda p: PromptLookupAttention([]), "heads is []"),

@@ -1,6 +1,7 @@
 """Lookahead's window against Jacobi iteration by full forwards, its pool against a list, and the width of its passes."""
 
 import random
+from os.path import commonprefix
 
 import pytest
 
@@ -43,7 +44,7 @@ def jacobi(model, start, output, window, levels, guesses, seed):
         drafts = pool.get(text[-1], []) if full else []
         passes.append(([token for row in grid for token in row][1:], set(drafts), list(said)))
         limit = len(output) - done - 1
-        agreed = max((agreement(draft[:limit], output[done:]) for draft in drafts), default=0)
+        agreed = max((len(commonprefix([list(draft[:limit]), output[done:]])) for draft in drafts), default=0)
         if full:
             for i in range(len(grid[0])):
                 known = pool.setdefault(grid[0][i], [])
@@ -58,11 +59,6 @@ def jacobi(model, start, output, window, levels, guesses, seed):
         text += output[done : done + agreed + 1]
         done += agreed + 1
     return passes
-
-
-def agreement(draft, tokens):
-    differ = (i for i, (a, b) in enumerate(zip(draft, tokens, strict=False)) if a != b)
-    return next(differ, min(len(draft), len(tokens)))
 
 
 @pytest.mark.parametrize("window, levels, guesses", [(7, 5, 7), (3, 3, 2), (1, 4, 1)])
