@@ -255,9 +255,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
         "SpecDec oracle": lambda bench: AdaptiveDraftModel(
             bench.draft, stopping.Oracle(greedy_agreement(bench.draft, bench.text[:1], bench.text[1:]), 1), min_tokens=0
         ),
-        "SpecDec cut vocabulary": lambda bench: DraftModel(
-            cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT), num_tokens=4
-        ),
+        "SpecDec cut vocabulary": lambda bench: DraftModel(cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT)),
     },
     "SpecDec++": {
         "SpecDec++ short": lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, 0.7, 1, 6),

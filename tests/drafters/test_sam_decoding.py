@@ -5,19 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from specdec_lib import Context, Drafter, DraftTree, Outputs, Sampling
+from specdec_lib import Context, DraftTree, Outputs, Sampling
 from specdec_lib.drafters import SamDecoding, TokenRecycling
+from tests.chaos import Silent
 from tests.datastores.stores import build as build_store
 from tests.families import VOCABULARY
 
 AUXILIARY = DraftTree([90, 91], [-1, -1])
-
-
-class Asked(Drafter):
-    """An auxiliary drafter that always drafts the same."""
-
-    def propose(self, context, limit):
-        return AUXILIARY
 
 
 def ends(texts, string):
@@ -44,8 +38,10 @@ def test_the_longest_match_decides_who_drafts_and_what(seed):
     rng = random.Random(seed)
     length, threshold, bias = rng.choice([2, 5, 39]), rng.choice([1, 3, 5]), rng.choice([0, 2, 5])
     documents = [[rng.randrange(3) for _ in range(rng.randint(5, 40))] for _ in range(3)]
+    auxiliary = Silent()
+    auxiliary.propose = lambda context, limit: AUXILIARY
     with build_store(documents, VOCABULARY) as index:
-        drafter = SamDecoding(Asked(), index, length, threshold, bias)
+        drafter = SamDecoding(auxiliary, index, length, threshold, bias)
     seen = set()
     for _ in range(2):
         start = [rng.randrange(3) for _ in range(rng.randint(1, 12))]
