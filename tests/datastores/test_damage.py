@@ -83,7 +83,7 @@ def outcome(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A store of few tokens that repeat, with both indexes, in ``store``, its states in ``states``, and itself as a shard in ``set``."""
+    """A store of few tokens, with both indexes, in ``store``, its states in ``states``, and itself as a shard in ``set``."""
     folder, rng = tmp_path_factory.mktemp("damage"), np.random.default_rng(5)
     documents = [rng.integers(0, VOCABULARY, (2, rng.integers(2, 90))).min(0).tolist() for _ in range(20)]
     store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
