@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specdec_lib import DraftTree, Generation, generate
 from specdec_lib.decoding.results import Step, metrics
 from specdec_lib.experiments.metrics import acceptance_by_position, ends_in_loop, pooled, speedups
-from tests.chaos import Chaos
+from tests.chaos import Perfect
 from tests.families import build, prompt
 
 
@@ -89,14 +89,6 @@ def test_acceptance_by_position_by_hand():
     assert alone["conditional"].tolist() == [1, 1] and alone["reached"].tolist() == [1, 1]
 
 
-class Knows(Chaos):
-    """Drafts what the output goes on with."""
-
-    def propose(self, context, limit):
-        done = len(context.tokens)
-        return DraftTree.chain(self.text[done : done + min(limit, self.depth)])
-
-
 def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused():
     """A drafter that knows the output is right at every depth, wherever in its draft the output ends."""
     model = build("gpt-neox")  # repeats itself at times
@@ -105,7 +97,7 @@ def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refuse
     ends = [end for end in range(1, 13) if new.index(new[end]) == end]
     assert len(ends) >= 6
     for end in ends:
-        run = generate(model, prompt(1, 30), Knows(text), max_new_tokens=30, eos_token_id=new[end])
+        run = generate(model, prompt(1, 30), Perfect(text), max_new_tokens=30, eos_token_id=new[end])
         found = acceptance_by_position([run], 6)["conditional"]
         assert set(found[~np.isnan(found)]) == {1.0}, end
 
