@@ -84,8 +84,6 @@ def test_one_prompt_alone_has_no_interval_samples_without_a_rate_are_left_out_an
         pooled_rate(Counts([1, 2], [1, 2]), ["a"])
 
 
-
-
 def run(*steps, prefill=0.5):
     """A run as far as its sums go: each step has drafted, accepted, depth."""
     parts = dict(draft_seconds=0.1, verify_seconds=0.2, commit_seconds=0.3, host_seconds=0.4)
