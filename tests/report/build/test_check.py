@@ -65,6 +65,7 @@ def test_a_sound_book_has_no_fault_and_pages_and_claims_that_cannot_be_read_are_
     for text, told in (
         ("- id: a\n  paper: rest\n    note: too deep\n", "claims.yml: mapping values are not allowed here"),
         ("id: a\n", "claims.yml: .*expected a list of claims"),
+        ("- a\n", "claims.yml: .*expected a list of claims"),
         ("- id: a\n", "claims.yml: "),
     ):
         path.write_text(text)
