@@ -1,17 +1,11 @@
 """A book that is being rendered ends with the command; a stand-in for jupyter-book has a process of its own."""
 
-from __future__ import annotations
-
-import os
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
-from specdec_lib import paths
-from tests.test_processes import left_after
+from tests.test_processes import left_of
 
 PROGRAM = """
 import signal, sys
@@ -47,20 +41,9 @@ def test_five_seconds_after_its_end_nothing_is_rendered(tmp_path, number):
         ("cli/main", BUILDS),
     ):
         (tmp_path / "jupyter_book" / f"{name}.py").write_text(text)
-    variables = os.environ | {"PYTHONPATH": str(paths.PACKAGE.parent)}
-    run = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], env=variables)
-    pids, deadline = tmp_path / "pids", time.monotonic() + 120
-    while not pids.exists() and run.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    below = list(map(int, pids.read_text().split()))
-    try:
-        run.send_signal(number)
-        assert not left_after(below)
-    finally:
-        for pid in below:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        run.kill()
-        run.wait()
+    pids = tmp_path / "pids"
+
+    def below(run):
+        return set(map(int, pids.read_text().split())) if pids.exists() else set()
+
+    assert not left_of([sys.executable, "-c", PROGRAM, str(tmp_path)], below, number, cwd=tmp_path)

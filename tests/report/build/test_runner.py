@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import nbformat
@@ -18,7 +17,7 @@ from specdec_lib import files, paths
 from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, params, plan, runner
 from tests.report.notebook_factory import write_notebook
-from tests.test_processes import left_after
+from tests.test_processes import left_of
 
 
 @pytest.fixture
@@ -160,22 +159,13 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_no_pool(folders, tmp_path, sen
     pids.mkdir()
     write_notebook(folders["notebooks"], [POOL.format(folder=str(pids))])
     program.write_text(PROGRAM.format(words=", ".join(f"{n}=Path({str(path)!r})" for n, path in folders.items())))
-    variables = os.environ | {"PYTHONPATH": str(paths.root())}
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    run = subprocess.Popen([sys.executable, str(program)], cwd=paths.root(), env=variables, text=True, **piped)
-    try:
-        deadline = time.monotonic() + 120
-        while sum(1 for _ in pids.iterdir()) < 2 and time.monotonic() < deadline and run.poll() is None:
-            time.sleep(0.1)
-        below = descendants(run.pid)
-        workers = {int(path.name) for path in pids.iterdir()}
-        assert len(workers) == 2 and workers < below and len(below) >= 4  # papermill's process, the kernel, two workers
-        run.send_signal(sent)
-        run.wait(timeout=10)
-        assert not left_after(below)
-    finally:
-        run.kill()
-        run.communicate()
+
+    def below(run):
+        workers, found = {int(path.name) for path in pids.iterdir()}, descendants(run.pid)
+        # Papermill's process, the kernel, two workers.
+        return found if len(workers) == 2 and workers < found and len(found) >= 4 else set()
+
+    assert not left_of([sys.executable, str(program)], below, sent, cwd=paths.root())
 
 
 def descendants(pid: int) -> set[int]:
