@@ -54,12 +54,7 @@ def test_no_sequence_of_occurrences_and_lengths_needs_fewer_passes(text, longest
         assert len(replay_all([known], drafter)[0].steps) >= len(run.steps)
 
 
-def test_the_continuation_ends_with_the_tokens_there_are():
-    """After 1 2 1 the occurrence at 0 is followed by 2 1 alone: the third token of the output is not copied from itself."""
-    known = made_up([1, 2], [1, 2, 1, 2])
-    (run,) = replay_hindsight([known], 10)
-    assert [step.accepted for step in run.steps] == [2]
-    assert [step.tree.tokens for step in run.steps] == [[2, 1]]
+def test_a_draft_of_no_tokens_is_refused():
     with pytest.raises(ValueError, match="num_tokens is 0"):
         BestOccurrence([1, 2], 0)
 

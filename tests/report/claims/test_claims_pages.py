@@ -33,7 +33,7 @@ def shown(folder, page, monkeypatch, judged):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html)), warnings
 
 
-def test_numbers_stand_in_prose_with_their_intervals(tmp_path, monkeypatch):
+def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_is_a_warning(tmp_path, monkeypatch):
     page = (
         "# Page\n\nA {num}`03/speed:.2f`, b {num}`03/speed.value:.1f`, c {num}`03/share:.0%`, d {num}`03/count:,d`, "
         "e {num}`03/missing:.2f`, f {num}`03/alone:.1f`, g {published}`rest-t1-he-greedy-7b`."
@@ -42,11 +42,8 @@ def test_numbers_stand_in_prose_with_their_intervals(tmp_path, monkeypatch):
     assert warnings == ""
     # The last is from the file.
     assert "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36." in text
-
-
-def test_a_number_that_is_not_there_is_a_warning_that_ends_the_build(tmp_path, monkeypatch):
     page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
-    told = shown(tmp_path, page, monkeypatch, (NUMBERS, None))[1]
+    told = shown(tmp_path / "other", page, monkeypatch, (NUMBERS, None))[1]
     assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
 
 
