@@ -20,7 +20,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.display import choices, occurrences, session
-from tests.chapters.one_tree.test_tree_study import PRICES, _ladder, _recordings
+from tests.chapters.test_ch08_one_tree import PRICES, _ladder, _recordings
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
 
