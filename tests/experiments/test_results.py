@@ -55,12 +55,3 @@ def test_a_ratio_is_paired_on_outputs(replayed):
     assert results.ratio(shuffled, "long", "short").value == pytest.approx(found[results.ALL].value)
     with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
         results.ratio(table, "REST", "short")
-
-
-def test_a_pass_has_the_price_of_its_width(replayed):
-    _, runs, table = replayed
-    priced = results.priced(table, {1: 1.0, 5: 3.0}, draft=0.5)
-    for name, each in runs.items():
-        # Beyond the last width the curve goes on along its last slope, which is that of the only piece here.
-        spent = [sum(1 + 2 * (step.width - 1) / 4 + 0.5 * step.drafted for step in run.steps) for run in each]
-        assert priced[priced.method == name].price.tolist() == pytest.approx(spent)

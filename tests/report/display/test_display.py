@@ -1,7 +1,6 @@
-"""Tables, coloured tokens and notices: what they put on a page."""
+"""Tables and notices: what they put on a page."""
 
 import csv
-import html
 import io
 import re
 
@@ -10,13 +9,9 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report.display import run_context, session
-from specdec_lib.report.display.stepper import token_view
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
-from tests.report.display.test_stepper_data import Letters
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})
 
@@ -105,34 +100,3 @@ def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_
 def test_only_a_smoke_page_carries_a_warning():
     assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
     assert session.notice("default") is session.notice("full") is None
-
-
-def viewed(first, *steps, **options):
-    """The view of a run whose steps are (tree, path, emitted text), as (fate, title, text) of each token."""
-    made = [Step(tree, tuple(path), tuple(map(ord, text)), 0, 0, 0) for tree, path, text in steps]
-    run = Generation([ord(first), *(t for step in made for t in step.tokens)], made, "length", 1, 0)
-    page = token_view(run, Letters(), "PLD", **options)
-    return page, re.findall(r'<span class="specdec-(\w+)" title="([^"]*)">(.*?)</span>', page, re.DOTALL)
-
-
-def chain(text):
-    return DraftTree.chain([ord(letter) for letter in text])
-
-
-def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
-    page, shown = viewed("a", (chain("b\n<>z"), [0, 1], "b\n&"), (chain(""), [], "y"), (chain("zzzzz"), [], "!"))
-    assert [(fate, text) for fate, _, text in shown] == [
-        ("target", "a"),
-        *[("accepted", "b"), ("accepted", "↵\n"), ("rejected", "&lt;"), ("rejected", "&gt;"), ("rejected", "z")],
-        *[("target", "&amp;"), ("target", "y"), *[("rejected", "z")] * 3, ("target", "!")],
-    ]
-    assert shown[1][1] == "step 1: drafted and accepted, proposed by PLD; 2 of 5 accepted"
-    assert page.count('class="specdec-step"') == 3
-
-
-def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
-    page, shown = viewed("<", (chain("\n"), [], "x"), prompt="<b>", caption="a & <i>")
-    text = html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", page, flags=re.DOTALL))
-    assert "<i>" not in page and "<b><" in text and text.endswith("xa & <i>")
-    title = "step 1: drafted and rejected (no part of the text), proposed by PLD; 0 of 1 accepted"
-    assert shown[1] == ("rejected", title, "↵")
