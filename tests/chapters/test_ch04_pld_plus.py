@@ -62,10 +62,14 @@ def test_attributed_tokens_stand_where_they_are_attributed_to(library):
     assert all(prompt[p] == t for p, t in zip(places, answer, strict=True) if p >= 0)
 
 
-def test_counts_are_those_of_tokens():
+def test_counts_are_those_of_tokens_and_what_cannot_be_attributed_is_refused():
     truth = Alignment([1] * 10, [1] * 6, np.array([1, 1, 1, 0, 1, 1], bool), np.array([3, 4, 5, -1, 7, -1]))
     found = attribution.count(truth, np.array([3, 4, 6, 2, -1, 8, -1]))
     assert found == {"copied": 5, "attributed": 5, "found": 4, "exact": 2, "located": 3}
+    with pytest.raises(ValueError, match="does not say where it was copied from"):
+        attribution.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
+    with pytest.raises(ValueError, match="1 positions for an answer of 2 tokens"):
+        attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
 
 
 def test_answers_are_counted_by_span_and_copies_found_exactly(library):
@@ -84,13 +88,6 @@ def test_answers_are_counted_by_span_and_copies_found_exactly(library):
         assert score(attribution.PRECISION)[2].value == score(attribution.RIGHT_PLACE)[2].value == 1
         assert score(attribution.F1)[2].value == pytest.approx(38 / 39)
         assert score(attribution.RECALL)[30].value == 0 and np.isnan(score(attribution.PRECISION)[30].value)
-
-
-def test_what_cannot_be_attributed_is_refused():
-    with pytest.raises(ValueError, match="does not say where it was copied from"):
-        attribution.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
-    with pytest.raises(ValueError, match="1 positions for an answer of 2 tokens"):
-        attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
 
 
 def quoting() -> Prompt:

@@ -22,9 +22,7 @@ from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.report.build import book
 from specdec_lib.report.claims import rules, table
 from specdec_lib.report.display import stepper
-from tests.report.display.test_stepper_data import Letters, points
-from tests.report.display.test_stepper_data import run as made
-from tests.report.display.test_stepper_data import step as made_step
+from tests.report.display.test_stepper_data import Letters, points, run_of
 
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
@@ -207,13 +205,9 @@ def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
     assert page.evaluate(SEEN) == everything
 
 
-def run(*steps):
-    return made(*(made_step(tree, path, tokens) for tree, path, tokens in steps))
-
-
 FORK = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])
-DRAFTED = run((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
-PLAIN = run(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
+DRAFTED = run_of((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
+PLAIN = run_of(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
 PRICES = [PassPrices({1: 1.0, 4: 2.0}, step=0.5, name="this machine"), PassPrices({1: 1.0, 4: 1.0}, name="a free pass")]
 
 

@@ -33,6 +33,11 @@ def step(tree, path, tokens):
     return Step(tree, tuple(path), tuple(points(tokens)), 0.0, 0.0, 0.0)
 
 
+def run_of(*steps, first="a"):
+    """A run whose steps are (tree, path, emitted text)."""
+    return run(*(step(*one) for one in steps), first=first)
+
+
 # A chain of three of which one is kept, a fork of which one child is kept, and a pass without a draft.
 CHAIN = step(DraftTree.chain(points("bxx")), [0], "bc")
 NOTED = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.125], sources=["p", "q", "p"])
@@ -128,8 +133,8 @@ def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words, monkeypat
 
 
 def viewed(*steps, first="a", **options):
-    """The view of a run whose steps are (tree, path, emitted text), as (fate, title, text) of each token."""
-    page = stepper.token_view(run(*(step(*one) for one in steps), first=first), Letters(), "PLD", **options)
+    """The view of a run (:func:`run_of`), as (fate, title, text) of each token."""
+    page = stepper.token_view(run_of(*steps, first=first), Letters(), "PLD", **options)
     return page, re.findall(r'<span class="specdec-(\w+)" title="([^"]*)">(.*?)</span>', page, re.DOTALL)
 
 
