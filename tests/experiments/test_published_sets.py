@@ -76,11 +76,16 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
         assert prompt.chat == ((name, options.get("style")) not in CONTINUED)
 
 
-@pytest.mark.parametrize("name", ["cluster/cluster_{}.jsonl", "code_{}_primary.jsonl"])
-def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
-    for place, text in formats.editor(name).items():
-        write(tmp_path / place, text)
-    assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
+@pytest.mark.parametrize(("task", "files", "packing", "count"), [
+    ("humaneval", {"human-eval/data/HumanEval.jsonl": jsonl(HUMANEVAL)}, ".gz", 1),
+    ("spec-bench", {"Spec-Bench/data/spec_bench/question.jsonl": jsonl(TWO_TURNS)}, "", 1),
+    ("codeeditorbench", formats.editor("cluster/cluster_{}.jsonl"), "", len(EDITED)),
+    ("codeeditorbench", formats.editor("code_{}_primary.jsonl"), "", len(EDITED)),
+])  # fmt: skip
+def test_files_in_a_clone_of_the_repository_and_of_any_version_are_read(tmp_path, task, files, packing, count):
+    for place, text in files.items():
+        write(tmp_path / place, text, packing)
+    assert len(load_task(task, tmp_path)) == count
 
 
 def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
@@ -102,18 +107,6 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
     (tmp_path / "asset/asset.test.orig").unlink()
     with pytest.raises(MissingData, match="asset.test.orig"):
         load_task("xatu/asset", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("task", "place"),
-    [("humaneval", "human-eval/data/HumanEval.jsonl.gz"), ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl")],
-)
-def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
-    path = tmp_path / place
-    packing = path.suffix if path.suffix != ".jsonl" else ""
-    text = jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS))
-    write(path.with_name(path.name.removesuffix(packing)), text, packing)
-    assert len(load_task(task, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("task", DATASETS)
