@@ -81,15 +81,18 @@ def test_every_item_of_the_errata_has_a_weight_and_stands_once_in_the_index():
     assert len(re.findall(r"^> \d\. \[", text, re.MULTILINE)) == list(weights.values()).count("grave")
 
 
+def run_blocks(name, fence="python", model="pocket", **scope):
+    """What the blocks of a page leave behind that are run in order, with a model instead of the book's; and their number."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("smollm2", model)
+    blocks = re.findall(rf"^```{fence}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, f"{name}: {block.splitlines()[0]}", "exec"), scope)
+    return scope, len(blocks)
+
+
 def test_the_page_on_companions_reads_their_stories():
-    """With those of the fixture instead of the book's model."""
-    text = (ROOT / "book" / "companions.md").read_text(encoding="utf-8").replace('"smollm2"', '"pocket"')
-    scope: dict = {}
-    cells = re.findall(r"```\{code-cell\} python\n:tags: \[hide-input\]\n(.*?)```", text, re.DOTALL)
-    assert len(cells) == 2
-    for cell in cells:
-        exec(compile(cell, "companions.md", "exec"), scope)
-        assert scope["rows"]
+    scope, count = run_blocks("book/companions.md", r"\{code-cell\} python\n:tags: \[hide-input\]")
+    assert count == 2 and scope["rows"]
     by_name = {row[0]: row for row in scope["rows"]}
     assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
     assert 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
@@ -114,12 +117,8 @@ def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it()
 
 @pytest.mark.parametrize("model", ["pocket", pytest.param("smollm2", marks=pytest.mark.realmodel)])
 def test_python_of_the_readme_runs_in_order(model, capsys):
-    text = (paths.root() / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text.replace('"smollm2"', f'"{model}"'), re.DOTALL)
-    assert len(blocks) == 2
-    scope: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), scope)
+    scope, count = run_blocks("README.md", model=model)
+    assert count == 2
     assert re.search(r"prompt lookup: \d+\.\d s, \d+\.\d tokens per pass", capsys.readouterr().out)
     # `custom_generate` through transformers gives what generate() gives.
     new = scope["out"][0, len(scope["prompt"]) :].tolist()
@@ -148,17 +147,11 @@ def test_the_readme_and_its_figure_are_those_of_the_committed_tables():
 @pytest.fixture(scope="module")
 def page():
     """What the blocks of the page leave behind, and what they print."""
-    text = (
-        (ROOT / "book" / "add-a-method.md").read_text(encoding="utf-8").replace("smollm2", "pocket")
-    )  # the fixture instead of the book's model
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
     lines: list[str] = []
-    scope: dict = {"print": lambda *words: lines.append(" ".join(map(str, words)))}
     table = dict(methods.METHODS)
     try:
-        for block in blocks:
-            exec(compile(block, f"add-a-method.md: {block.splitlines()[0]}", "exec"), scope)
+        scope, count = run_blocks("book/add-a-method.md", print=lambda *words: lines.append(" ".join(map(str, words))))
+        assert count == 4
         yield scope, lines
     finally:
         methods.METHODS.clear()
@@ -191,9 +184,7 @@ def test_the_blocks_of_the_page_on_claims_judge_its_claim(tmp_path, monkeypatch,
     (claim,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (tmp_path / "my_claim.yml").write_text(claim, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    scope: dict = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        exec(compile(block, "add-a-claim.md", "exec"), scope)
+    scope, _ = run_blocks("book/add-a-claim.md")
     assert list(scope["judged"].verdict) == [rules.HOLDS] and "my-claim   holds" in capsys.readouterr().out
     assert scope["number"].low <= scope["number"].value <= scope["number"].high
     # Every field that claims have is explained, and every one that is explained exists.
