@@ -89,7 +89,6 @@ def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
         assert np.array_equal(ax.images[0].get_array(), expected)
         # Each frame is black within white, so that it is seen on every colour.
         assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5)] * 2 + [(-0.5, -0.5)] * 2
-    assert [ax.images[0].get_cmap().name for ax in panels] == ["cividis", "PuOr"]
 
 
 def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
