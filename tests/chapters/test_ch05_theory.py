@@ -237,13 +237,15 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
                 assert going.max(initial=-1.0) < ending.min(initial=2.0)
 
 
-def test_a_best_policy_need_not_be_one_threshold():
+def test_a_best_policy_need_not_be_one_threshold_and_one_too_low_has_counterexamples():
     # Two contexts: in one the next candidate is surely kept, in the other nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
     decision = theory.solve(rounds, costs).decision
     edge = theory.frontier(rounds, decision)
     assert not edge.single and edge.stops_from.min() < edge.needed
+    assert theory.counterexamples(rounds, decision, edge.needed) > 0 < edge.needed
+    assert theory.counterexamples(rounds, decision, edge.needed + 1e-9) == 0
 
 
 def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss_are_the_formulas():
@@ -253,15 +255,6 @@ def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss
     for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
         estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
         assert theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
-
-
-def test_counterexamples_are_found_where_a_threshold_is_too_low():
-    rng = np.random.default_rng(6)
-    rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
-    decision = theory.solve(rounds, costs).decision
-    needed = theory.frontier(rounds, decision).needed
-    assert theory.counterexamples(rounds, decision, needed) > 0 < needed
-    assert theory.counterexamples(rounds, decision, needed + 1e-9) == 0
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():

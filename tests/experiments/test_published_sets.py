@@ -66,9 +66,10 @@ CONTINUED = {("humaneval", None), ("codealpaca", None)}
 @pytest.mark.parametrize("packing", ["", ".gz", ".zip"])
 @pytest.mark.parametrize(("task", "options", "expected"), SETS)
 def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, packing):
-    name = task.partition("/")[0]
+    name, _, subset = task.partition("/")
     publish(tmp_path, name, packing)
     prompts = load_task(task, tmp_path, **options)
+    assert not subset or load_task(name, tmp_path, subset=subset, **options) == prompts
     assert [(p.id, p.reference) for p in prompts] == [(id, "right()" if ref == 0 else ref) for id, _, ref in expected]
     for prompt, (_, turn, _) in zip(prompts, expected, strict=True):
         assert re.fullmatch(".*".join(map(re.escape, turn.split("…"))), prompt.turns[-1], re.DOTALL), prompt.turns[-1]
