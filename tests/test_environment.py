@@ -38,7 +38,7 @@ def test_the_conda_file_brings_python_pip_and_the_project_with_the_extras_of_the
     assert f"EXTRAS ?= {match[1]}" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_every_pinned_version_is_one_that_the_project_allows():
+def test_every_pinned_version_is_one_that_the_project_allows_and_the_oldest_transformers_is_tested():
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
     assert str(pins["torch"].specifier) == "==2.13.0"
@@ -46,6 +46,8 @@ def test_every_pinned_version_is_one_that_the_project_allows():
         (version,) = (clause.version for clause in pin.specifier)
         if name in declared():
             assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
+    floor = str(declared()["transformers"].specifier).removeprefix(">=")
+    assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_every_package_that_the_code_imports_is_declared():
@@ -65,22 +67,12 @@ def test_every_package_that_the_code_imports_is_declared():
                 assert canonicalize_name(modules.get(name, name)) in declared(), f"{path.name} imports {name}"
 
 
-def test_the_oldest_transformers_that_is_declared_is_the_one_that_is_tested():
-    floor = str(declared()["transformers"].specifier).removeprefix(">=")
-    assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
 def carried() -> set[Path]:
     """The files of data/ that a wheel carries."""
     settings = PYPROJECT["tool"]["setuptools"]
     assert settings["package-dir"] == {"specdec_lib._data": "data"} and paths.DATA == ROOT / "data"
     found = {file for pattern in settings["package-data"]["specdec_lib._data"] for file in paths.DATA.glob(pattern)}
     return {file for file in found if file.is_file()}
-
-
-def test_a_wheel_carries_every_file_of_the_pocket_models():
-    files = {file for file in paths.POCKET.rglob("*") if file.is_file()}
-    assert files and files <= carried()
 
 
 def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
@@ -110,8 +102,9 @@ def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_an_installed_copy_works_outside_of_the_checkout(tmp_path):
+def test_an_installed_copy_has_every_file_of_the_pocket_models_and_works_outside_of_the_checkout(tmp_path):
     """From what the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
+    assert carried() >= {file for file in paths.POCKET.rglob("*") if file.is_file()}
     site, folder = tmp_path / "site", tmp_path / "elsewhere"
     folder.mkdir()
     shutil.copytree(ROOT / "specdec_lib", site / "specdec_lib", ignore=shutil.ignore_patterns("__pycache__"))
@@ -151,11 +144,8 @@ def loaded_by(imports: str) -> list[str]:
     return run.stdout.split()
 
 
-def test_what_a_user_imports_loads_nothing_of_the_extras():
+def test_what_a_user_imports_loads_nothing_of_the_extras_and_a_drafter_not_the_others_and_their_stores():
     assert not HEAVY & set(loaded_by("import " + ", ".join(PUBLIC)))
-
-
-def test_a_drafter_is_imported_without_the_others_and_their_stores():
     loaded = loaded_by("from specdec_lib.drafters import PromptLookup")
     own = [name for name in loaded if name.startswith("specdec_lib")]
     assert "specdec_lib.drafters.prompt_lookup" in own and len(own) <= 20

@@ -1,10 +1,12 @@
 """A process that ends with the one that started it, and files that are replaced as a whole."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,26 @@ def test_a_process_whose_parent_is_killed_ends(system):
     parent.kill()
     parent.communicate()
     assert not left_after([child])
+
+
+def left_of(command: list[str], ready: Callable, sent: int, **options) -> set[int]:
+    """Send a command a signal once ``ready(run)`` names the processes below it; those that live 5 seconds longer."""
+    variables, below = os.environ | {"PYTHONPATH": str(paths.PACKAGE.parent)}, set()
+    run = subprocess.Popen(command, env=variables, **options)
+    try:
+        deadline = time.monotonic() + 120
+        while not (below := ready(run)) and run.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert below
+        run.send_signal(sent)
+        run.wait(timeout=10)
+        return left_after(below)
+    finally:
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.kill()
+        run.wait()
 
 
 def left_after(pids: Iterable[int], seconds: float = 5) -> set[int]:

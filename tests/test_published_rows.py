@@ -91,7 +91,7 @@ def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(co
     assert not list(tmp_path.rglob("*.csv.gz"))
 
 
-def test_humaneval_is_continued_for_rest_and_asked_in_a_chat_for_specdec_pp(tmp_path, tokenizer):
+def test_humaneval_is_continued_for_rest_asked_in_a_chat_for_specdec_pp_and_an_unknown_set_refused(tmp_path, tokenizer):
     count = published_prompts.SETS["humaneval"][0].first + 1
     rows = [HUMANEVAL | {"task_id": f"HumanEval/{k}"} for k in range(count)]
     write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(*rows))
@@ -104,9 +104,6 @@ def test_humaneval_is_continued_for_rest_and_asked_in_a_chat_for_specdec_pp(tmp_
     for samplings in first:
         assert samplings[0].greedy
         assert [(s.temperature, s.top_p, s.seed) for s in samplings[1:]] == [(0.8, 0.95, seed) for seed in range(3)]
-
-
-def test_an_unknown_set_is_refused_by_name(tokenizer):
     with pytest.raises(ValueError, match="'mt-bench'; expected one of spec-bench, humaneval"):
         published_prompts.load("mt-bench", tokenizer)
 

@@ -146,14 +146,14 @@ def test_a_notebook_that_fails_is_exit_status_one_and_threads_sleep_unless_the_u
     monkeypatch.setattr(runner, "run", lambda *args, **options: ["a failure"])
     assert invoke("run").exit_code == 1
     monkeypatch.setattr(runner, "run", lambda *args, **options: [])
-    for name, value, expected in (
-        ("", "", "PASSIVE"),
-        ("OMP_WAIT_POLICY", "ACTIVE", "ACTIVE"),
-        ("GOMP_SPINCOUNT", "7", None),
+    for given, expected in (
+        ({}, "PASSIVE"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ({"GOMP_SPINCOUNT": "7"}, None),
     ):
         for own in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
             monkeypatch.delenv(own, raising=False)
-        if name:
+        for name, value in given.items():
             monkeypatch.setenv(name, value)
         assert invoke("run").exit_code == 0 and os.environ.get("OMP_WAIT_POLICY") == expected
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)

@@ -12,6 +12,7 @@ from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding, loading
 
 SMALL = ["--max-states", "120", "--dims", "8", "--window", "64", "--device", "cpu"]
+DENSE = ["dense", "{}/store"]
 
 
 @pytest.fixture
@@ -73,11 +74,24 @@ def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, ca
     (["build", "{}", "{}/a.txt"], "which the new store replaces: move it, or name another folder"),
     (["info", "{}/s"], "no datastore at"),
     (["dense", "{}/s"], "no datastore at"),
+    ([*DENSE, "--nprobe", "8"], "nprobe is given for an index that has none"),
+    ([*DENSE, "--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
+    ([*DENSE, "--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
+    ([*DENSE, "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
+    ([*DENSE, "--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
+    ([*DENSE, "--window", "4096"], "window is 4096, the model's context"),
+    ([*DENSE, "--max-states", "0"], "0; expected 1 or more"),
+    ([*DENSE, "--dtype", "int3"], "dtype is 'int3'; expected"),
+    ([*DENSE, "--model", "{}/none"], "no model in"),
+    ([*DENSE, "--device", "abacus"], "device is 'abacus'"),
 ])  # fmt: skip
 def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     inputs, capsys, monkeypatch, words, message
 ):
-    monkeypatch.setattr(datastore, "_load_model", lambda *names: pytest.fail("a model is loaded"))
+    datastore._load_model.cache_clear()
+    loaded = loading.AutoModelForCausalLM
+    monkeypatch.setattr(loaded, "from_pretrained", lambda *_, **__: pytest.fail("a model is loaded"))
+    assert run("build", inputs / "store", inputs / "a.txt") == 0
     for name in ("bytes", "bytes.jsonl"):
         (inputs / name).write_bytes(b"\xff\xfe\xfd")
     (inputs / "empty.txt").write_text("")
@@ -89,6 +103,7 @@ def test_errors_are_one_sentence_before_a_model_is_loaded_and_leave_nothing(
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert not list(inputs.glob("s")) and (inputs / "a.txt").is_file()
+    assert [p.name for p in inputs.glob("store*")] == ["store"]
 
 
 def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_asked(inputs):
@@ -100,29 +115,6 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
         assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
         states = States.open(inputs / "store.states")
         assert states.manifest["overlap"] == overlap and len(states) == TokenStore.open(path).count - 1 > 200
-
-
-@pytest.mark.parametrize("words, message", [
-    (["--nprobe", "8"], "nprobe is given for an index that has none"),
-    (["--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
-    (["--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
-    (["--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
-    (["--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
-    (["--window", "4096"], "window is 4096, the model's context"),
-    (["--max-states", "0"], "0; expected 1 or more"),
-    (["--dtype", "int3"], "dtype is 'int3'; expected"),
-    (["--model", "{}/none"], "no model in"),
-    (["--device", "abacus"], "device is 'abacus'"),
-])  # fmt: skip
-def test_a_wrong_word_about_the_index_is_told_before_a_model_is_loaded(inputs, capsys, monkeypatch, words, message):
-    datastore._load_model.cache_clear()
-    loaded = loading.AutoModelForCausalLM
-    monkeypatch.setattr(loaded, "from_pretrained", lambda *_, **__: pytest.fail("a model is loaded"))
-    assert run("build", inputs / "store", inputs / "a.txt") == 0
-    assert run("dense", inputs / "store", *(word.format(inputs) for word in words)) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
-    assert [p.name for p in inputs.glob("store*")] == ["store"]
 
 
 def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_there(inputs, monkeypatch):

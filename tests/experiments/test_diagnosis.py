@@ -95,6 +95,8 @@ def test_the_recommendation_goes_by_the_lower_end(pocket):
     assert found.recommended is None and "give more" in found.advice()
     # A method of fixed size loses where a wide pass costs too much; one tree then verifies nothing, which is plain decoding.
     found = diagnose(copies, TokensAlone(pocket[1], steep), steep, progress=False)
+    with pytest.raises(ValueError, match="none of the 1 answers has two tokens"):
+        diagnose([Answer("a", "b")], TokensAlone(pocket[1], flat), flat, progress=False)
     assert found.recommended == "plain" and "<b>" not in diagnosis_page.page(found, "<b>mine</b>"), "names are text"
 
 
@@ -136,20 +138,15 @@ DEEP = '{"prompt": "hello", "answer": "world", "x": ' + "[" * 100_000 + "]" * 10
     (json.dumps({"messages": [{"role": "user", "content": [{"type": "image_url"}]}, REPLY]}), "only text is read"),
     (json.dumps({"messages": [{"role": "user", "content": 3}, REPLY]}), "'content' is 3; only text is read"),
 ], ids=lambda value: value[:40])  # fmt: skip
-def test_bad_lines_are_named_by_number(line, message, tmp_path, pocket):
+def test_bad_lines_are_named_by_number_and_a_file_without_any_is_refused(line, message, tmp_path, pocket):
     path = tmp_path / "answers.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n' + line + "\n\n{}\n")
-    with pytest.raises(ValueError, match="has 2 bad lines") as told:
-        read_answers(path, pocket[1])
-    assert message in str(told.value) and "line 4: 'prompt' is missing" in str(told.value)
-
-
-def test_nothing_to_read_is_refused(tmp_path, pocket):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="holds no answers"):
         read_answers(tmp_path / "empty.jsonl")
-    with pytest.raises(ValueError, match="none of the 1 answers has two tokens"):
-        diagnose([Answer("a", "b")], TokensAlone(pocket[1], CURVES["cpu"]), CURVES["cpu"], progress=False)
+    with pytest.raises(ValueError, match="has 2 bad lines") as told:
+        read_answers(path, pocket[1])
+    assert message in str(told.value) and "line 4: 'prompt' is missing" in str(told.value)
 
 
 def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, tmp_path, capsys):

@@ -85,9 +85,6 @@ def test_the_speed_ratio_prices_every_forward_of_either_model_and_a_ratio_of_tim
     assert ratio.value == pytest.approx((5 * 10 + 40) / (7 * 10 + 28)) and ratio.low <= ratio.value <= ratio.high
 
 
-HEADER = "source,device,model,width,relative_price,where\n"
-
-
 def test_prices_from_the_papers_follow_from_their_printed_numbers():
     curves = pass_prices()
     for curve in curves.values():  # every step costs at least a pass over one token
@@ -104,7 +101,7 @@ def test_prices_from_the_papers_follow_from_their_printed_numbers():
 
 @pytest.mark.parametrize("row", ["a,b,c,1,1.0,x", "a,b,c,8,0,x", "a,b,c,8,dear,x", "a,b,c,8,1.1,x\na,b,c,8,1.2,x"])
 def test_a_row_that_is_no_price_is_refused(tmp_path, row):
-    (tmp_path / "pass_prices.csv").write_text(HEADER + row + "\n")
+    (tmp_path / "pass_prices.csv").write_text(f"source,device,model,width,relative_price,where\n{row}\n")
     with pytest.raises(ClaimError, match="line [23]"):
         pass_prices(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Metrics against small examples worked out by hand, identities, and brute force."""
+"""Metrics against small examples worked out by hand, identities and brute force; the results table against the rates of runs."""
 
 import math
 
@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import DraftTree, Generation, generate
+from specdec_lib import DraftTree, Generation, Sampling, generate
 from specdec_lib.decoding.results import Step, metrics
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import recorded_runs, results
 from specdec_lib.experiments.metrics import acceptance_by_position, ends_in_loop, pooled, speedups
-from tests.chaos import Chaos
+from specdec_lib.experiments.recorded_runs import Recording
+from tests.chaos import Perfect
+from tests.experiments.made import made_up
 from tests.families import build, prompt
 
 
@@ -89,14 +93,6 @@ def test_acceptance_by_position_by_hand():
     assert alone["conditional"].tolist() == [1, 1] and alone["reached"].tolist() == [1, 1]
 
 
-class Knows(Chaos):
-    """Drafts what the output goes on with."""
-
-    def propose(self, context, limit):
-        done = len(context.tokens)
-        return DraftTree.chain(self.text[done : done + min(limit, self.depth)])
-
-
 def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused():
     """A drafter that knows the output is right at every depth, wherever in its draft the output ends."""
     model = build("gpt-neox")  # repeats itself at times
@@ -105,7 +101,7 @@ def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refuse
     ends = [end for end in range(1, 13) if new.index(new[end]) == end]
     assert len(ends) >= 6
     for end in ends:
-        run = generate(model, prompt(1, 30), Knows(text), max_new_tokens=30, eos_token_id=new[end])
+        run = generate(model, prompt(1, 30), Perfect(text), max_new_tokens=30, eos_token_id=new[end])
         found = acceptance_by_position([run], 6)["conditional"]
         assert set(found[~np.isnan(found)]) == {1.0}, end
 
@@ -124,3 +120,51 @@ def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
 def test_ends_in_loop_equals_brute_force(before, block, times, repeats):
     tokens = list(map(int, before + block * times))
     assert ends_in_loop(tokens, repeats, 6) == loops_by_brute_force(tokens, repeats, 6)
+
+
+REPLAYED = {"plain": None, "short": PromptLookup(2, 3), "long": PromptLookup(2, 12, "transformers")}
+
+
+def recordings() -> list[Recording]:
+    """Six prompts of two tasks, each with two seeds; the answers copy spans of their prompt."""
+    rng, out = np.random.default_rng(0), []
+    for number in range(12):
+        prompt = rng.integers(0, 9, 40).tolist()
+        begin = int(rng.integers(0, 20))
+        answer = [*prompt[begin : begin + 12], *rng.integers(0, 9, 6).tolist()]
+        task, sampling = "ab"[number % 4 > 1], Sampling(1.0, seed=number % 2)
+        out.append(made_up(prompt, answer, str(number // 2), task, sampling))
+    return out
+
+
+@pytest.fixture(scope="module")
+def replayed():
+    made = recordings()
+    runs = {name: recorded_runs.replay_all(made, drafter) for name, drafter in REPLAYED.items()}
+    return made, runs, results.table(made, runs)
+
+
+def test_rates_and_their_intervals_are_those_of_the_runs(replayed):
+    recordings, runs, table = replayed
+    rates = results.rate(table, by=["method"])
+    acceptance = results.rate(table[table.drafts > 0], results.ACCEPTANCE, by="method")
+    for name in REPLAYED:
+        assert rates[name] == pytest.approx(recorded_runs.interval(runs[name], recordings), nan_ok=True)
+        if name != "plain":
+            expected = recorded_runs.interval(runs[name], recordings, "acceptance_rate")
+            assert acceptance[name].value == pytest.approx(expected.value)
+    assert rates["plain"].value == 1
+
+
+def test_a_ratio_is_paired_on_outputs(replayed):
+    recordings, runs, table = replayed
+    found = results.ratio(table, "long", "short", by="task")
+    assert found[results.ALL] == pytest.approx(recorded_runs.gain(runs["long"], runs["short"], recordings))
+    for task in "ab":
+        own = table[table.task == task].groupby("method")[["tokens", "passes"]].sum()
+        expected = (own.tokens / own.passes)["long"] / (own.tokens / own.passes)["short"]
+        assert found[task].value == pytest.approx(expected)
+    shuffled = table.sample(frac=1, random_state=1)
+    assert results.ratio(shuffled, "long", "short").value == pytest.approx(found[results.ALL].value)
+    with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
+        results.ratio(table, "REST", "short")

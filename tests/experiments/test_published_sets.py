@@ -66,9 +66,10 @@ CONTINUED = {("humaneval", None), ("codealpaca", None)}
 @pytest.mark.parametrize("packing", ["", ".gz", ".zip"])
 @pytest.mark.parametrize(("task", "options", "expected"), SETS)
 def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, packing):
-    name = task.partition("/")[0]
+    name, _, subset = task.partition("/")
     publish(tmp_path, name, packing)
     prompts = load_task(task, tmp_path, **options)
+    assert not subset or load_task(name, tmp_path, subset=subset, **options) == prompts
     assert [(p.id, p.reference) for p in prompts] == [(id, "right()" if ref == 0 else ref) for id, _, ref in expected]
     for prompt, (_, turn, _) in zip(prompts, expected, strict=True):
         assert re.fullmatch(".*".join(map(re.escape, turn.split("…"))), prompt.turns[-1], re.DOTALL), prompt.turns[-1]
@@ -76,11 +77,16 @@ def test_what_is_written_is_what_is_read(tmp_path, task, options, expected, pack
         assert prompt.chat == ((name, options.get("style")) not in CONTINUED)
 
 
-@pytest.mark.parametrize("name", ["cluster/cluster_{}.jsonl", "code_{}_primary.jsonl"])
-def test_any_version_of_codeeditorbench_is_read(tmp_path, name):
-    for place, text in formats.editor(name).items():
-        write(tmp_path / place, text)
-    assert [p.id for p in load_task("codeeditorbench", tmp_path)] == [f"{kind}-1" for kind in EDITED]
+@pytest.mark.parametrize(("task", "files", "packing", "count"), [
+    ("humaneval", {"human-eval/data/HumanEval.jsonl": jsonl(HUMANEVAL)}, ".gz", 1),
+    ("spec-bench", {"Spec-Bench/data/spec_bench/question.jsonl": jsonl(TWO_TURNS)}, "", 1),
+    ("codeeditorbench", formats.editor("cluster/cluster_{}.jsonl"), "", len(EDITED)),
+    ("codeeditorbench", formats.editor("code_{}_primary.jsonl"), "", len(EDITED)),
+])  # fmt: skip
+def test_files_in_a_clone_of_the_repository_and_of_any_version_are_read(tmp_path, task, files, packing, count):
+    for place, text in files.items():
+        write(tmp_path / place, text, packing)
+    assert len(load_task(task, tmp_path)) == count
 
 
 def test_what_quotesum_marks_and_every_turn_are_kept(tmp_path):
@@ -102,18 +108,6 @@ def test_xatu_counts_the_edits_whose_text_is_not_there(tmp_path, caplog):
     (tmp_path / "asset/asset.test.orig").unlink()
     with pytest.raises(MissingData, match="asset.test.orig"):
         load_task("xatu/asset", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("task", "place"),
-    [("humaneval", "human-eval/data/HumanEval.jsonl.gz"), ("spec-bench", "Spec-Bench/data/spec_bench/question.jsonl")],
-)
-def test_a_file_may_lie_in_a_clone_of_the_repository_that_publishes_it(tmp_path, task, place):
-    path = tmp_path / place
-    packing = path.suffix if path.suffix != ".jsonl" else ""
-    text = jsonl({"humaneval": HUMANEVAL}.get(task, TWO_TURNS))
-    write(path.with_name(path.name.removesuffix(packing)), text, packing)
-    assert len(load_task(task, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("task", DATASETS)
@@ -243,3 +237,83 @@ def test_recorded_outputs_that_are_not_there_are_named(tmp_path):
             READERS[name](tmp_path)
     with pytest.raises(ValueError, match="'web'"):
         next(replies.chat_texts("web", tmp_path))
+
+
+# The real data sets, where they are: counts, ids, prompts and references.
+#
+# The collection that continuous integration reads has some records of MT-Bench, Spec-Bench, GSM8K, MBPP and
+# XATU withheld, so that each count has two right values: of the published file and of that collection.
+COUNTS = [
+    ("humaneval", {}, {164}, None), ("mt-bench", {}, {80, 72}, None), ("spec-bench", {}, {480, 440}, None),
+    ("spec-bench/mt_bench", {}, {80, 72}, None), ("spec-bench/translation", {}, {80, 73}, None),
+    ("spec-bench/summarization", {}, {80, 73}, None), ("spec-bench/qa", {}, {80, 74}, 0),
+    ("spec-bench/math_reasoning", {}, {80, 74}, None), ("spec-bench/rag", {}, {80, 74}, None),
+    ("gsm8k", {}, {1319, 1313}, None), ("alpaca", {}, {52002, 5000}, None), ("codealpaca", {}, {20022, 2017}, None),
+    ("codeeditorbench", {}, range(12, 10000), None), ("xatu/asset", {}, {136, 150}, None),
+    ("xatu/jfleg", {}, {38, 50}, None), ("xatu/defacto", {}, {136, 150}, None), ("argrewrite", {}, {86}, None),
+    ("quotesum", {}, {265}, None), ("quotesum", {"distinct": True}, {91}, None), ("humanevalpack", {}, {984}, None),
+    ("humanevalpack/python", {}, {164}, None), ("quixbugs", {}, {40}, None), ("editeval", {}, {194}, None),
+    ("jfleg", {}, {627}, None), ("mbpp", {}, range(460, 501), None),
+]  # fmt: skip
+#: Sets in which only some questions have an answer.
+PARTLY = {"mt-bench", "spec-bench", "spec-bench/mt_bench", "alpaca", "codealpaca"}
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("task", "options", "counts", "references"), COUNTS)
+def test_a_real_set_has_its_records_with_ids_prompts_and_answers(task, options, counts, references):
+    prompts = load_task(task, **options)
+    assert len(prompts) in counts
+    assert len({p.id for p in prompts}) == len(prompts)
+    assert all(p.task == task and p.turns and all(turn.strip() for turn in p.turns) for p in prompts)
+    answered = sum(bool(p.reference and p.reference.strip()) for p in prompts)
+    if task in PARTLY:
+        assert 0 < answered < len(prompts)
+    else:
+        assert answered == (len(prompts) if references is None else references)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("task", ["humaneval", "gsm8k", "codeeditorbench", "mbpp"])
+def test_no_prompt_shows_its_answer(task):
+    assert [p.id for p in load_task(task) if p.reference.strip() in "\n".join(p.turns)] == []
+
+
+@pytest.mark.realdata
+def test_mt_bench_asks_two_turns_in_eight_categories_and_is_a_part_of_spec_bench():
+    prompts, categories = load_task("mt-bench"), DATASETS["mt-bench"].subsets
+    assert {len(p.turns) for p in prompts} == {2}
+    assert len(categories) == 8 and all(load_task(f"mt-bench/{name}") for name in categories)
+    assert [p.turns for p in load_task("spec-bench/mt_bench")] == [p.turns for p in prompts]
+
+
+@pytest.mark.realdata
+def test_xatu_explanations_quote_the_texts_they_are_joined_with():
+    """The join is right if phrases that an explanation quotes are in its own texts, not in another's."""
+    prompts = [p for p in load_task("xatu") if re.findall(r'"([^"]{4,})"', p.meta["explanation"])]
+
+    def found(explained, joined) -> bool:
+        text = " ".join([joined.meta["input"], *joined.meta["references"], joined.meta["document"]]).lower()
+        phrases = re.findall(r'"([^"]{4,})"', explained.meta["explanation"])
+        return any(phrase.strip(" .,").lower() in text for phrase in phrases)
+
+    same = sum(found(p, p) for p in prompts) / len(prompts)
+    by_source = {s: [p for p in prompts if p.meta["subset"] == s] for s in ("asset", "jfleg", "defacto")}
+    shifted = [(a, b) for group in by_source.values() for a, b in zip(group, group[1:], strict=False)]
+    other = sum(found(a, b) for a, b in shifted) / len(shifted)
+    assert same > 0.95 and other < 0.15
+
+
+@pytest.mark.realdata
+def test_the_authors_runs_count_as_their_result_files_do():
+    """The mean of the accept lengths in the files is tokens per forward without the prefill, turn by turn."""
+    read = replies.mt_bench_replies()
+    assert len(read) in (2 * 72, 2 * 80) and {r.model for r in read} == {"vicuna-7b-v1.5"}
+    file = replies.Root("test").find(replies.MT_BENCH_RUNS["REST"])
+    lengths = [json.loads(line)["choices"][0]["accept_lengths:"] for line in file.read_text().splitlines()]
+    assert sum(r.steps for r in read) == sum(map(len, lengths))
+    assert sum(r.tokens - 1 for r in read) == sum(map(sum, lengths))
+    plain = replies.mt_bench_replies(run="plain")
+    assert all(r.tokens == r.steps for r in plain)
+    first, second = read[:2]  # later turns are asked with the turns before
+    assert second.prompt.startswith(f"{first.prompt} {first.text}</s>USER: ") and second.prompt.endswith(" ASSISTANT:")

@@ -1,15 +1,21 @@
-"""The functions between prompts and tables."""
+"""Between prompts and tables: runs recorded once, decoded never again, replayed, timed and summed; never those of another model."""
 
+import json
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
-from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, replay
+from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, record, replay
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
-from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs
+from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs, recordings
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
@@ -37,7 +43,7 @@ def draft(model):
 
 
 @pytest.fixture(scope="module")
-def recordings(model, tokenizer):
+def recorded(model, tokenizer):
     return recorded_runs.record_prompts(model, tokenizer, PROMPTS, GREEDY, 40)
 
 
@@ -56,36 +62,36 @@ def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it_and_without_a_t
     assert bare.decode(recorded_runs.render(PROMPTS[0], bare)) == TEXT
 
 
-def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tokenizer, recordings):
-    first, second = [r for r in recordings if r.task == "talk"]
+def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tokenizer, recorded):
+    first, second = [r for r in recorded if r.task == "talk"]
     assert (first.turn, second.turn) == (0, 1)
     said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
     assert said and second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
     assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
 
 
-def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recordings):
+def test_the_sweep_of_a_draft_model_is_a_replay_at_every_length(draft, recorded):
     lengths = [1, 3, 8, 20]
-    runs = recorded_runs.sweep_draft_model(recordings, draft, lengths)
+    runs = recorded_runs.sweep_draft_model(recorded, draft, lengths)
     assert list(runs) == lengths
     for length in lengths:
-        for run, recording in zip(runs[length], recordings, strict=True):
+        for run, recording in zip(runs[length], recorded, strict=True):
             assert comparison.same_steps(run, replay(recording.trace, DraftModel(draft, length)))
     accepted = sum(step.accepted for run in runs[8] for step in run.steps)
     assert 0 < accepted < sum(step.drafted for run in runs[8] for step in run.steps)
-    sampled = replace(recordings[0], trace=replace(recordings[0].trace, sampling=SAMPLED))
+    sampled = replace(recorded[0], trace=replace(recorded[0].trace, sampling=SAMPLED))
     with pytest.raises(ValueError, match="verified by rejection"):
         recorded_runs.sweep_draft_model([sampled], draft, [2])
 
 
-def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_ends_inside_its_draft(draft, recordings):
-    runs = [run for some in recorded_runs.sweep_draft_model(recordings, draft, [1, 4, 9]).values() for run in some]
+def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_ends_inside_its_draft(draft, recorded):
+    runs = [run for some in recorded_runs.sweep_draft_model(recorded, draft, [1, 4, 9]).values() for run in some]
     for drafter in (PromptLookup(num_tokens=6), None):
-        runs += recorded_runs.replay_all(recordings, drafter)
+        runs += recorded_runs.replay_all(recorded, drafter)
     assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
     assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
-    trace = replace(recordings[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
+    trace = replace(recorded[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
     assert draft_costs.unbalanced(run) == 0
@@ -118,8 +124,8 @@ class Learns(Drafter):
         return DraftTree.chain(draft[1:])
 
 
-def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_before(model, recordings):
-    some = [recordings[0], recordings[1], recordings[0]]
+def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_before(model, recorded):
+    some = [recorded[0], recorded[1], recorded[0]]
     for state in recorded_runs.STATES:
         # By hand: the same drafter, in the same order, with reset() where it belongs.
         drafter, expected = Learns(), []
@@ -142,10 +148,10 @@ def test_a_cold_drafter_knows_nothing_of_other_prompts_and_a_warm_one_what_came_
     assert [run.state for run in recorded_runs.replay_all(some, None)] == ["cold"] * 3
 
 
-def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recordings):
+def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recorded):
     for state in recorded_runs.STATES:
         drafter = Learns()
-        timed = recorded_runs.time_methods(model, recordings[:2], {"plain": None, "learns": drafter}, 2, state=state)
+        timed = recorded_runs.time_methods(model, recorded[:2], {"plain": None, "learns": drafter}, 2, state=state)
         # The first generation warms the machine up.
         began = [drafter.began[1 + 2 * repeat : 3 + 2 * repeat] for repeat in range(2)]
         assert began[0] == began[1] and began[0][0] == 0
@@ -155,17 +161,17 @@ def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recor
             assert [run.state for run in runs] == [state] * 2
 
 
-def test_a_state_that_is_neither_is_named_before_any_work(model, recordings):
+def test_a_state_that_is_neither_is_named_before_any_work(model, recorded):
     drafter = Learns()
     for run in (
-        lambda: recorded_runs.replay_all(recordings, drafter, "hot"),
-        lambda: recorded_runs.run_again(model, recordings, drafter, state="hot"),
-        lambda: recorded_runs.time_methods(model, recordings, {"learns": drafter}, 1, state="hot"),
+        lambda: recorded_runs.replay_all(recorded, drafter, "hot"),
+        lambda: recorded_runs.run_again(model, recorded, drafter, state="hot"),
+        lambda: recorded_runs.time_methods(model, recorded, {"learns": drafter}, 1, state="hot"),
     ):
         with pytest.raises(ValueError, match="state is 'hot'; expected one of cold, warm"):
             run()
     with pytest.raises(ValueError, match="two methods share one drafter"):
-        recorded_runs.time_methods(model, recordings, {"a": drafter, "b": drafter}, 1, state="warm")
+        recorded_runs.time_methods(model, recorded, {"a": drafter, "b": drafter}, 1, state="warm")
     assert drafter.began == []
 
 
@@ -179,39 +185,202 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
     assert loaded is not small
 
 
-def test_forward_times_are_medians_of_the_repeats(recordings):
+def test_forward_times_are_medians_of_the_repeats(recorded):
     def repeat(draft, verify):
-        run = replay(recordings[0].trace, PromptLookup(num_tokens=3))
+        run = replay(recorded[0].trace, PromptLookup(num_tokens=3))
         steps = [replace(s, draft_seconds=draft * s.drafted, verify_seconds=verify) for s in run.steps]
         return [replace(run, steps=steps)]
 
     plain = [repeat(0.0, verify) for verify in (9.0, 1.0, 2.0)]
     drafted = [repeat(draft, verify) for draft, verify in ((0.5, 3.0), (0.1, 4.0), (0.2, 8.0))]
     assert draft_costs.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
-    idle = [[replay(recordings[0].trace, None)]]
+    idle = [[replay(recorded[0].trace, None)]]
     with pytest.raises(ValueError, match="no draft was verified"):
         draft_costs.forward_times(plain, idle)
 
 
-def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recordings, monkeypatch):
+def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recorded, monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
     drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
     state = {"warm": "warm"}
-    runs = recorded_runs.run_each_again(model, recordings, drafters, state, 2)
+    runs = recorded_runs.run_each_again(model, recorded, drafters, state, 2)
     assert list(runs) == list(drafters)
     for name, drafter in drafters.items():
-        expected = recorded_runs.run_again(model, recordings, drafter, state=state.get(name, "cold"))
+        expected = recorded_runs.run_again(model, recorded, drafter, state=state.get(name, "cold"))
         assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
         assert {run.state for run in runs[name]} == {state.get(name, "cold")}
     assert [len(run.steps) for run in runs["warm"]] != [len(run.steps) for run in runs["cold"]]
 
 
-def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recordings):
-    pld, short = (recorded_runs.replay_all(recordings, PromptLookup(num_tokens=k)) for k in (6, 1))
-    rate, gain = recorded_runs.interval(pld, recordings), recorded_runs.gain(pld, short, recordings)
+def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recorded):
+    pld, short = (recorded_runs.replay_all(recorded, PromptLookup(num_tokens=k)) for k in (6, 1))
+    rate, gain = recorded_runs.interval(pld, recorded), recorded_runs.gain(pld, short, recorded)
     assert rate.value == pytest.approx(metrics.pooled(pld)["tokens_per_forward"])
-    assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recordings).value)
-    kept = recorded_runs.kept_by_depth(pld, recordings, 3)
+    assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recorded).value)
+    kept = recorded_runs.kept_by_depth(pld, recorded, 3)
     assert [k.value for k in kept] == pytest.approx(metrics.acceptance_by_position(pld, 3)["conditional"], nan_ok=True)
-    two_turns = [r for r in recordings if r.prompt.id == "three"]
+    two_turns = [r for r in recorded if r.prompt.id == "three"]
     assert len(two_turns) == 2 and not recorded_runs.interval(pld[-2:], two_turns).known
+
+
+TRACED = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
+EVERYTHING = Capture((0, 1, LAST), ((0, 1), (1, 3)))
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(recordings.FRESH, raising=False)
+    monkeypatch.setattr(paths, "RECORDINGS", tmp_path / "committed.npz")
+    monkeypatch.setattr(recordings, "_checked", set())
+    recordings._committed.cache_clear()
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Prompts that are decoded."""
+    prompts = []
+
+    def counting(model, ids, *args, **kwargs):
+        prompts.append(ids)
+        return record(model, ids, *args, **kwargs)
+
+    monkeypatch.setattr(recordings, "record", counting)
+    return prompts
+
+
+def same_tokens(ours, theirs):
+    told = attrgetter("prompt.id", "turn", *(f"trace.{part}" for part in TRACED))
+    assert list(map(told, ours)) == list(map(told, theirs))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_the_second_chapter_decodes_nothing_and_has_the_same_runs(model, tokenizer, decoded, sampling):
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24)
+    for _ in range(2):
+        same_tokens(record_once(model, tokenizer, PROMPTS, sampling, 24), expected)
+        assert len(decoded) == len(expected)
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one_and_a_longer_one_is_decoded(model, tokenizer, decoded):
+    record_once(model, tokenizer, PROMPTS, GREEDY, 24)
+    before = len(decoded)
+    short = [PROMPTS[0], PROMPTS[1]]  # a second turn has another prompt, because the first answer is shorter
+    for count in (9, 30):
+        expected = recorded_runs.record_prompts(model, tokenizer, short, GREEDY, count)
+        same_tokens(record_once(model, tokenizer, short, GREEDY, count), expected)
+        assert (len(decoded) > before) == (count == 30)
+
+
+@pytest.mark.parametrize(("tokens", "reason", "count", "cut"), [
+    ([1, 2, 0], "eos", 5, ([1, 2, 0], "eos")), ([1, 2, 0], "eos", 3, ([1, 2, 0], "eos")),
+    ([1, 2, 0], "eos", 2, ([1, 2], "length")), ([1, 2, 3], "length", 4, None),
+    ([1, 2, 3], "context", 4, ([1, 2, 3], "context")),
+])  # fmt: skip
+def test_what_tokens_tell_about_another_length(tokens, reason, count, cut):
+    assert Answer(tokens, reason).cut(count) == cut
+
+
+def test_another_seed_another_model_and_another_type_are_other_recordings(model, tokenizer, decoded):
+    record_once(model, tokenizer, PROMPTS[:1], SAMPLED, 8)
+    for other, sampling in (
+        (model, Sampling(0.7, top_p=0.9, seed=4)),
+        (tiny(5, model.config.vocab_size), SAMPLED),
+        (tiny(0, model.config.vocab_size).double(), SAMPLED),
+    ):
+        before = len(decoded)
+        expected = recorded_runs.record_prompts(other, tokenizer, PROMPTS[:1], sampling, 8)
+        same_tokens(record_once(other, tokenizer, PROMPTS[:1], sampling, 8), expected)
+        assert len(decoded) == before + 1
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_one_pass_gives_the_states_and_rows_of_token_by_token(model, tokenizer, sampling):
+    for recording in recorded_runs.record_prompts(model, tokenizer, PROMPTS, sampling, 24, EVERYTHING):
+        slow = recording.trace
+        fast, written = record_known(model, slow.prompt, slow.tokens, slow.finish_reason, sampling, 24, EVERYTHING)
+        assert written == slow.tokens
+        assert fast.hidden.keys() == slow.hidden.keys()
+        for layer, states in slow.hidden.items():
+            torch.testing.assert_close(fast.hidden[layer], states, rtol=1e-4, atol=1e-4)
+        assert [rows.shape for rows in fast.attention] == [rows.shape for rows in slow.attention]
+        for ours, theirs in zip(fast.attention, slow.attention, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def altered(model, tokenizer):
+    """A prompt is recorded, and another token stands in the file."""
+    record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12)
+    (path,) = recordings.folder().glob("*.json")
+    about = json.loads(path.read_text())
+    about["tokens"][5] = (about["tokens"][5] + 7) % 100 + 1
+    path.write_text(json.dumps(about))
+    recordings._checked.clear()
+
+
+@pytest.mark.usefixtures("altered")
+@pytest.mark.parametrize(("sample", "capture"), [(1, Capture()), (10**9, Capture((1,)))])
+def test_a_recording_that_the_model_does_not_write_names_its_prompt(model, tokenizer, monkeypatch, sample, capture):
+    monkeypatch.setattr(recordings, "SAMPLE", sample)
+    with pytest.raises(RecordingError, match=r"prompt 'one' of task 'code': token 5 .* --fresh"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12, capture)
+
+
+@pytest.mark.usefixtures("altered")
+def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_rest(model, tokenizer, decoded):
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS[:1], GREEDY, 12)
+    with recordings.fresh_folder() as folder:
+        same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+        before = len(decoded)
+        same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+        assert len(decoded) == before
+    same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
+    assert len(decoded) == before and not folder.exists()
+
+
+def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_are_added(
+    model, tokenizer, monkeypatch, decoded, tmp_path
+):
+    other = tiny(5, model.config.vocab_size)
+    mine, others = [[recordings.identity(one)] for one in (model, other)]
+    for one in (model, other):
+        record_once(one, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}) == 1
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
+    record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
+    expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, SAMPLED, 16)
+    count = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {"command": "python -m a_test"})
+    about = json.loads(paths.RECORDINGS.with_suffix(".json").read_text())
+    assert about["outputs"] == count == len(expected) and about["command"] == "python -m a_test"
+    assert about["tokens"] == sum(len(r.trace.tokens) for r in expected)
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "empty"))
+    before = len(decoded)
+    same_tokens(record_once(model, tokenizer, PROMPTS, SAMPLED, 16), expected)
+    assert len(decoded) == before
+    record_once(other, tokenizer, PROMPTS[:1], SAMPLED, 16)
+    assert len(decoded) == before + 1
+    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == 1
+
+
+def test_damaged_files_and_a_length_in_place_of_the_sampling_are_named(model, tokenizer):
+    with pytest.raises(TypeError, match="sampling is 128"):
+        record_once(model, tokenizer, PROMPTS, 128)
+    record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+    (path,) = recordings.folder().glob("*.json")
+    path.write_text("{}")
+    with pytest.raises(RecordingError, match=f"{path.name} is no recording"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+    path.unlink()
+    paths.RECORDINGS.write_bytes(b"nothing")
+    with pytest.raises(RecordingError, match="committed.npz is no file of recordings"):
+        record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
+
+
+@pytest.mark.parametrize(("prompt", "tokens", "words"), [
+    ([5, 6], [], "0 tokens are given"), ([], [1], "input_ids is empty"), ([5, 10**6], [1], "vocabulary"),
+    ([5] * 10**4, [1], "the model's context is"), ([5, 6], [1, 2, 3], "3 tokens are given"),
+])  # fmt: skip
+def test_tokens_that_cannot_be_a_run_are_refused(model, prompt, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        record_known(model, prompt, tokens, "length", max_new_tokens=2)

@@ -190,7 +190,7 @@ def folders(tmp_path):
     return installed, wheels
 
 
-def test_each_content_is_taken_once_and_parts_are_all_files_in_order(folders):
+def test_each_content_is_taken_once_parts_are_all_files_in_order_and_a_folder_without_wheels_is_refused(folders):
     installed, wheels = folders
     texts = package_files([wheels], [installed])
     expected = {body(i).replace("\r\n", "\n") for i in range(10)}
@@ -202,13 +202,10 @@ def test_each_content_is_taken_once_and_parts_are_all_files_in_order(folders):
     for count in (1, 2, 3, 7):
         parts = texts.split(count)
         assert len(parts) == count and [file for part in parts for file in part.files] == list(texts.files)
-
-
-def test_a_folder_without_wheels_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no wheels in"):
-        package_files([tmp_path], [tmp_path])
+        package_files([installed], [installed])
     with pytest.raises(FileNotFoundError, match="no Python files in"):
-        package_files([], [tmp_path])
+        package_files([], [wheels])
 
 
 def test_a_store_of_shards_is_built_once_and_its_first_shards_are_a_store(folders, monkeypatch):

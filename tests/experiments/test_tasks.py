@@ -40,13 +40,6 @@ def test_a_limit_gives_the_first_prompts_and_a_seed_permutes_the_file_before(roo
     assert load_task("humaneval", root, seed=43) != shuffled
 
 
-def test_every_prompt_of_a_subset_carries_the_name_that_loads_it(tmp_path):
-    row = {"question_id": 1, "category": "qa", "turns": ["Who?"]}
-    write(tmp_path / "spec_bench/question.jsonl", jsonl(row))
-    (prompt,) = load_task("spec-bench", tmp_path, subset="qa")
-    assert prompt.task == "spec-bench/qa" and load_task(prompt.task, tmp_path) == [prompt]
-
-
 # A call that is refused before any file is looked for, the error and what it says.
 REFUSED = [
     ("humanevl", {}, ValueError, "task 'humanevl' is unknown. Did you mean 'humaneval'? There are 'summarisation'"),

@@ -1,38 +1,33 @@
 """The built book, the table of claims and the viewer of a generation, as a reader's browser shows them.
 
-The pages are served from this machine, because a browser treats pages of one folder opened as files as strangers to each
+The pages have addresses of one site, because a browser treats pages of one folder opened as files as strangers to each
 other; the first page is opened as a file as well, as a reader does.
 """
 
 import functools
-import http.server
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag
+from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from specdec_lib import DraftTree, paths
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.report.build import book
 from specdec_lib.report.claims import rules, table
 from specdec_lib.report.display import stepper
-from tests.report.display.test_stepper_data import Letters, points
-from tests.report.display.test_stepper_data import run as made
-from tests.report.display.test_stepper_data import step as made_step
+from tests.report.display.test_stepper_data import Letters, points, run_of
 
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
 HTML = ROOT / "_build" / "html"
-PHONE = 500
+SITE, PHONE = "http://book.test", 500
 
 # What a role, a directive or a value looks like when it was not replaced.
 LEFTOVERS = re.compile(
@@ -70,23 +65,17 @@ INSPECTION = r"""
 """
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
+def serve(page: Page, folder: Path) -> None:
+    """Answer a page's requests for :data:`SITE` with the files of a folder."""
 
+    def answer(route: Route) -> None:
+        path = folder / unquote(urlsplit(route.request.url).path.lstrip("/"))
+        if path.is_file():
+            route.fulfill(path=path)
+        else:
+            route.fulfill(status=404)
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder to this machine alone; gives its address."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    page.route(f"{SITE}/**", answer)
 
 
 @pytest.fixture(scope="module")
@@ -157,24 +146,24 @@ def anchors(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def leads_nowhere(link: str, site: str, folder: Path) -> bool:
+def leads_nowhere(link: str) -> bool:
     """Whether a link goes to a page or a place of the site that is not there."""
     address, place = urldefrag(link)
-    if not address.startswith(site):
+    if not address.startswith(SITE):
         return False
-    path = folder / unquote(address.removeprefix(site).split("?")[0].lstrip("/"))
+    path = HTML / unquote(address.removeprefix(SITE).split("?")[0].lstrip("/"))
     path = path / "index.html" if path.is_dir() else path
     return not path.is_file() or bool(place and path.suffix == ".html" and unquote(place) not in anchors(path))
 
 
-def faults(page, site: str, folder: Path, name: str) -> dict[str, list]:
+def faults(page, name: str) -> dict[str, list]:
     """What is wrong with a page of the site, wide and as narrow as a phone, by kind."""
-    facts = visit(page, f"{site}/{name}")
-    width, room = visit(page, f"{site}/{name}", PHONE)["width"]
+    facts = visit(page, f"{SITE}/{name}")
+    width, room = visit(page, f"{SITE}/{name}", PHONE)["width"]
     found = {key: facts[key] for key in ("errors", "unrendered", "broken", "images", "without_alt")} | {
-        "links": [link for link in sorted(set(facts["links"])) if leads_nowhere(link, site, folder)],
+        "links": [link for link in sorted(set(facts["links"])) if leads_nowhere(link)],
         "left over": [text.strip()[:120] for text in facts["texts"] if LEFTOVERS.search(text)],
-        "fetched from elsewhere": [r for r in facts["requests"] if not r.startswith((site, "data:"))],
+        "fetched from elsewhere": [r for r in facts["requests"] if not r.startswith((SITE, "data:"))],
         "wider than a phone": [width] if width > room else [],
     }
     return {kind: cases for kind, cases in found.items() if cases}
@@ -185,12 +174,12 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
         lacking("the book is not built: make book")
     library = sorted(path.relative_to(HTML).as_posix() for path in (HTML / "api" / book.GENERATED).glob("*.html"))
     names = [*(f"{name}.html" for name in book.toc_files(ROOT / "book" / "_toc.yml")), *library, "genindex.html"]
-    with served(HTML) as site:
-        found = {name: faults(page, site, HTML, name) for name in names}
-        assert {name: kinds for name, kinds in found.items() if kinds} == {}
-        page.goto(f"{site}/search.html?q=speculative")
-        page.wait_for_selector("#search-results li")
-        page.wait_for_load_state("networkidle")  # it fetches a summary of each page that it found
+    serve(page, HTML)
+    found = {name: faults(page, name) for name in names}
+    assert {name: kinds for name, kinds in found.items() if kinds} == {}
+    page.goto(f"{SITE}/search.html?q=speculative")
+    page.wait_for_selector("#search-results li")
+    page.wait_for_load_state("networkidle")  # it fetches a summary of each page that it found
     facts = visit(page, (HTML / "intro.html").as_uri())
     assert facts["errors"] == [] and facts["title"]
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
@@ -216,13 +205,9 @@ def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
     assert page.evaluate(SEEN) == everything
 
 
-def run(*steps):
-    return made(*(made_step(tree, path, tokens) for tree, path, tokens in steps))
-
-
 FORK = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])
-DRAFTED = run((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
-PLAIN = run(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
+DRAFTED = run_of((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
+PLAIN = run_of(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
 PRICES = [PassPrices({1: 1.0, 4: 2.0}, step=0.5, name="this machine"), PassPrices({1: 1.0, 4: 1.0}, name="a free pass")]
 
 

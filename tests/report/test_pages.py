@@ -1,20 +1,23 @@
-"""The sources of the book and the README: what every page must hold before anything is built."""
+"""The sources of the book and the README: what every page must hold before anything is built, and what its code does."""
 
 import ast
 import re
 from pathlib import Path
 
+import method_examples
 import pytest
 import readme
 import typer
 
 import specdec_lib
-from specdec_lib import cli, paths
+from specdec_lib import cli, generate, methods, paths
 from specdec_lib.decoding.results import Generation, Step, metrics
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.report import numbers
+from specdec_lib.report import numbers, plots
 from specdec_lib.report.build import book
+from specdec_lib.report.claims import rules
 from specdec_lib.report.numbers import Number, NumberError
+from tests.families import build, prompt
 
 ROOT = paths.ROOT or Path()
 PAGES = sorted((ROOT / "book").glob("**/*.md"))
@@ -78,15 +81,18 @@ def test_every_item_of_the_errata_has_a_weight_and_stands_once_in_the_index():
     assert len(re.findall(r"^> \d\. \[", text, re.MULTILINE)) == list(weights.values()).count("grave")
 
 
+def run_blocks(name, fence="python", model="pocket", **scope):
+    """What the blocks of a page leave behind that are run in order, with a model instead of the book's; and their number."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("smollm2", model)
+    blocks = re.findall(rf"^```{fence}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, f"{name}: {block.splitlines()[0]}", "exec"), scope)
+    return scope, len(blocks)
+
+
 def test_the_page_on_companions_reads_their_stories():
-    """With those of the fixture instead of the book's model."""
-    text = (ROOT / "book" / "companions.md").read_text(encoding="utf-8").replace('"smollm2"', '"pocket"')
-    scope: dict = {}
-    cells = re.findall(r"```\{code-cell\} python\n:tags: \[hide-input\]\n(.*?)```", text, re.DOTALL)
-    assert len(cells) == 2
-    for cell in cells:
-        exec(compile(cell, "companions.md", "exec"), scope)
-        assert scope["rows"]
+    scope, count = run_blocks("book/companions.md", r"\{code-cell\} python\n:tags: \[hide-input\]")
+    assert count == 2 and scope["rows"]
     by_name = {row[0]: row for row in scope["rows"]}
     assert {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
     assert 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
@@ -111,12 +117,8 @@ def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it()
 
 @pytest.mark.parametrize("model", ["pocket", pytest.param("smollm2", marks=pytest.mark.realmodel)])
 def test_python_of_the_readme_runs_in_order(model, capsys):
-    text = (paths.root() / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text.replace('"smollm2"', f'"{model}"'), re.DOTALL)
-    assert len(blocks) == 2
-    scope: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), scope)
+    scope, count = run_blocks("README.md", model=model)
+    assert count == 2
     assert re.search(r"prompt lookup: \d+\.\d s, \d+\.\d tokens per pass", capsys.readouterr().out)
     # `custom_generate` through transformers gives what generate() gives.
     new = scope["out"][0, len(scope["prompt"]) :].tolist()
@@ -140,3 +142,51 @@ def test_the_readme_and_its_figure_are_those_of_the_committed_tables():
     assert "data/results/cpu/what-reproduces.svg" in text and len(drawing) < 100_000
     # Without a ground of its own it is read on a dark page as on a light one.
     assert "fill: #ffffff" not in drawing
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the blocks of the page leave behind, and what they print."""
+    lines: list[str] = []
+    table = dict(methods.METHODS)
+    try:
+        scope, count = run_blocks("book/add-a-method.md", print=lambda *words: lines.append(" ".join(map(str, words))))
+        assert count == 4
+        yield scope, lines
+    finally:
+        methods.METHODS.clear()
+        methods.METHODS.update(table)
+
+
+def test_the_page_and_its_drafter_decode_losslessly_and_it_prints_numbers_of_every_method(page):
+    scope, lines = page
+    assert scope["fast"].tokens == scope["plain"].tokens and scope["fast"].stats["tokens_per_forward"] > 1
+    assert re.fullmatch(r"\d\.\d\d tokens per forward pass", lines[0])
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["PLD", "SpecDec", "Followers"]
+    assert all(line.endswith(" tokens per pass") for line in lines[-3:])
+    model, start = build("llama-gqa"), prompt(3, 20)
+    drafted = generate(model, start, scope["Followers"](), max_new_tokens=24)
+    assert drafted.tokens == generate(model, start, max_new_tokens=24).tokens
+
+
+def test_a_row_is_drawn_compared_and_shown_without_another_line(page):
+    named = set(re.findall(r"`(\w+)=", (ROOT / "book" / "add-a-method.md").read_text(encoding="utf-8")))
+    assert named - {"capture"} <= set(methods.Method.__dataclass_fields__) and "state" in named
+    assert all("Followers" in methods.compared_in(chapter) for chapter in methods.COMPARISONS)
+    assert (plots.color("Followers"), plots.marker("Followers")) == ("#17becf", "p")
+    assert methods.slug("Followers") == "followers" and methods.exact(["Followers", "SpecDec"]) == ("Followers",)
+    examples = method_examples.Examples(page[0]["target"], None, page[0]["tokenizer"], max_new_tokens=24)
+    assert examples.drafted("Followers").path and examples.drafted("Followers").own
+
+
+def test_the_blocks_of_the_page_on_claims_judge_its_claim(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "book" / "add-a-claim.md").read_text(encoding="utf-8")
+    (claim,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "my_claim.yml").write_text(claim, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    scope, _ = run_blocks("book/add-a-claim.md")
+    assert list(scope["judged"].verdict) == [rules.HOLDS] and "my-claim   holds" in capsys.readouterr().out
+    assert scope["number"].low <= scope["number"].value <= scope["number"].high
+    # Every field that claims have is explained, and every one that is explained exists.
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) | set(re.findall(r"`(\w+)` \(", text))
+    assert named | {"note", "headline"} == set(rules.Claim.__dataclass_fields__) - {"partly_how"}

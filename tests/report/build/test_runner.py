@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import nbformat
@@ -18,7 +17,7 @@ from specdec_lib import files, paths
 from specdec_lib.report import numbers
 from specdec_lib.report.build import execution, params, plan, runner
 from tests.report.notebook_factory import write_notebook
-from tests.test_processes import left_after
+from tests.test_processes import left_of
 
 
 @pytest.fixture
@@ -160,22 +159,13 @@ def test_a_run_that_is_ended_leaves_no_kernel_and_no_pool(folders, tmp_path, sen
     pids.mkdir()
     write_notebook(folders["notebooks"], [POOL.format(folder=str(pids))])
     program.write_text(PROGRAM.format(words=", ".join(f"{n}=Path({str(path)!r})" for n, path in folders.items())))
-    variables = os.environ | {"PYTHONPATH": str(paths.root())}
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    run = subprocess.Popen([sys.executable, str(program)], cwd=paths.root(), env=variables, text=True, **piped)
-    try:
-        deadline = time.monotonic() + 120
-        while sum(1 for _ in pids.iterdir()) < 2 and time.monotonic() < deadline and run.poll() is None:
-            time.sleep(0.1)
-        below = descendants(run.pid)
-        workers = {int(path.name) for path in pids.iterdir()}
-        assert len(workers) == 2 and workers < below and len(below) >= 4  # papermill's process, the kernel, two workers
-        run.send_signal(sent)
-        run.wait(timeout=10)
-        assert not left_after(below)
-    finally:
-        run.kill()
-        run.communicate()
+
+    def below(run):
+        workers, found = {int(path.name) for path in pids.iterdir()}, descendants(run.pid)
+        # Papermill's process, the kernel, two workers.
+        return found if len(workers) == 2 and workers < found and len(found) >= 4 else set()
+
+    assert not left_of([sys.executable, str(program)], below, sent, cwd=paths.root())
 
 
 def descendants(pid: int) -> set[int]:
@@ -261,3 +251,45 @@ def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
 
 def killed(*work) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+RENDERING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what it runs in the background
+from pathlib import Path
+from specdec_lib.report.build import book
+book.executed_profiles = lambda *_: {}
+book.rerun.write_pages = book.draw_pictures = lambda *_: None
+book.paths.root = lambda: Path(sys.argv[1])
+book.build()
+"""
+BUILDS = """
+import os, time
+from pathlib import Path
+def main():
+    child = os.fork()
+    if child:
+        Path("pids.new").write_text(f"{os.getpid()} {child}")
+        os.rename("pids.new", "pids")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_five_seconds_after_the_end_of_a_book_nothing_is_rendered(tmp_path, number):
+    (tmp_path / "_build").mkdir()
+    (tmp_path / "jupyter_book" / "cli").mkdir(parents=True)
+    for name, text in (
+        ("__init__", ""),
+        ("sphinx", "build_sphinx = print"),
+        ("cli/__init__", ""),
+        ("cli/main", BUILDS),
+    ):
+        (tmp_path / "jupyter_book" / f"{name}.py").write_text(text)
+    pids = tmp_path / "pids"
+
+    def below(run):
+        return set(map(int, pids.read_text().split())) if pids.exists() else set()
+
+    assert not left_of([sys.executable, "-c", RENDERING, str(tmp_path)], below, number, cwd=tmp_path)

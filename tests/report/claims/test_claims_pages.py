@@ -1,19 +1,17 @@
 """What the pages show of the claims: numbers in prose, sentences that presume a verdict, the table and the figure."""
 
-import io
 import re
 
 import nbformat
 import pandas as pd
 import pytest
-from sphinx.application import Sphinx
-from sphinx.util.console import nocolor
 
 from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import ClaimError
 from specdec_lib.report.build import directives
 from specdec_lib.report.claims import pictures, rules, table
 from specdec_lib.report.numbers import Number
+from tests.report.build.test_opening import build
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 CLAIMS = {claim.id: claim for claim in rules.load_claims()}
@@ -26,37 +24,26 @@ def frame_of(verdicts):
     return pd.DataFrame({"id": list(verdicts), "verdict": list(verdicts.values())})
 
 
-def build(folder, page, monkeypatch, judged):
+def shown(folder, page, monkeypatch, judged):
     """The text of a page of MyST, and the warnings."""
-    source = folder / "source"
-    source.mkdir(parents=True, exist_ok=True)
     extensions = ["myst_parser", "specdec_lib.report.build.directives"]
-    (source / "conf.py").write_text(f"extensions = {extensions}\nmyst_enable_extensions = ['colon_fence']\n")
-    (source / "index.md").write_text(page, encoding="utf-8")
+    settings = f"extensions = {extensions}\nmyst_enable_extensions = ['colon_fence']\n"
     monkeypatch.setattr(directives, "judged", lambda: judged)
-    nocolor()
-    warnings = io.StringIO()
-    Sphinx(source, source, folder / "html", folder / "trees", "html", status=None, warning=warnings).build()
-    text = re.sub(r"<[^>]+>", "", (folder / "html" / "index.html").read_text(encoding="utf-8"))
-    # Another test of this process may have registered Sphinx's nodes before.
-    told = [line for line in warnings.getvalue().splitlines() if "already registered" not in line]
-    return re.sub(r"\s+", " ", text), "\n".join(told)
+    html, warnings = build(folder, settings, lambda source: (source / "index.md").write_text(page, encoding="utf-8"))
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html)), warnings
 
 
-def test_numbers_stand_in_prose_with_their_intervals(tmp_path, monkeypatch):
+def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_is_a_warning(tmp_path, monkeypatch):
     page = (
         "# Page\n\nA {num}`03/speed:.2f`, b {num}`03/speed.value:.1f`, c {num}`03/share:.0%`, d {num}`03/count:,d`, "
         "e {num}`03/missing:.2f`, f {num}`03/alone:.1f`, g {published}`rest-t1-he-greedy-7b`."
     )
-    text, warnings = build(tmp_path, page, monkeypatch, (NUMBERS, None))
+    text, warnings = shown(tmp_path, page, monkeypatch, (NUMBERS, None))
     assert warnings == ""
     # The last is from the file.
     assert "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36." in text
-
-
-def test_a_number_that_is_not_there_is_a_warning_that_ends_the_build(tmp_path, monkeypatch):
     page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
-    told = build(tmp_path, page, monkeypatch, (NUMBERS, None))[1]
+    told = shown(tmp_path / "other", page, monkeypatch, (NUMBERS, None))[1]
     assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
 
 
@@ -92,16 +79,13 @@ def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run
 def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, monkeypatch):
     page = "# Page\n\n:::{holds-if} faster: holds or holds in part; counted: holds\nIt is *faster*.\n:::\n\nNext.\n"
     judged = (NUMBERS, frame_of({"faster": rules.FAILS, "counted": rules.HOLDS}))
-    text, warnings = build(tmp_path, page, monkeypatch, judged)
+    text, warnings = shown(tmp_path, page, monkeypatch, judged)
     said = "It is faster. This run has another verdict The text above was written for another verdict on faster: holds or holds in part. "
-    assert (
-        f"{said}In this run it is: does not hold here. Next." in text
-        and text.count("This run has another") == 1
-        and warnings == ""
-    )
+    assert f"{said}In this run it is: does not hold here. Next." in text and warnings == ""
+    assert text.count("This run has another") == 1
     assert 'href="claims.html#claim-faster"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
     judged = (NUMBERS, frame_of({"faster": rules.PARTLY, "counted": rules.HOLDS}))
-    assert "This run has another" not in build(tmp_path / "other", page, monkeypatch, judged)[0]
+    assert "This run has another" not in shown(tmp_path / "other", page, monkeypatch, judged)[0]
 
 
 @pytest.mark.parametrize(

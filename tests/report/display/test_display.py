@@ -1,8 +1,8 @@
-"""Tables, coloured tokens and notices: what they put on a page."""
+"""Tables, notices and a chapter's numbers: what they put on a page and save, and what is refused."""
 
 import csv
-import html
 import io
+import math
 import re
 
 import numpy as np
@@ -10,13 +10,11 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report import numbers
 from specdec_lib.report.display import run_context, session
-from specdec_lib.report.display.stepper import token_view
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
-from tests.report.display.test_stepper_data import Letters
+from specdec_lib.report.numbers import Number, NumberError
 
 FRAME = pd.DataFrame({"task": ["a|b", "<i>"], "rate": [0.123456, np.nan], "n": [12345, 2]})
 
@@ -90,13 +88,18 @@ def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
         Table(FRAME, **{"name": "tab-x", "caption": "c"} | arguments)
 
 
-def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(tmp_path, monkeypatch):
-    run = run_context.RunContext("01_small", "smoke", str(tmp_path / "files"), "0" * 64)
-    monkeypatch.setenv(run_context.VARIABLE, run.dumps())
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    context = run_context.RunContext("04_x", "smoke", str(tmp_path / "files" / "04_x"), "")
+    monkeypatch.setenv(run_context.VARIABLE, context.dumps())
+    return tmp_path
+
+
+def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(run):
     frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
     bundle = Table(frame, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
-    assert "{download}`CSV <files/01_small/tab-x.csv>`" in bundle["text/markdown"]
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "files" / "tab-x.csv").read_text())))
+    assert "{download}`CSV <files/04_x/tab-x.csv>`" in bundle["text/markdown"]
+    rows = list(csv.DictReader(io.StringIO((run / "files" / "04_x" / "tab-x.csv").read_text())))
     ends = {"gain": "1.25", "gain_low": "1.125", "gain_high": "1.5"}
     assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345", **ends}
     assert rows[1] == {"task": "<i>", "rate": "", "n": "2", **dict.fromkeys(ends, "")}
@@ -107,32 +110,37 @@ def test_only_a_smoke_page_carries_a_warning():
     assert session.notice("default") is session.notice("full") is None
 
 
-def viewed(first, *steps, **options):
-    """The view of a run whose steps are (tree, path, emitted text), as (fate, title, text) of each token."""
-    made = [Step(tree, tuple(path), tuple(map(ord, text)), 0, 0, 0) for tree, path, text in steps]
-    run = Generation([ord(first), *(t for step in made for t in step.tokens)], made, "length", 1, 0)
-    page = token_view(run, Letters(), "PLD", **options)
-    return page, re.findall(r'<span class="specdec-(\w+)" title="([^"]*)">(.*?)</span>', page, re.DOTALL)
+def test_what_is_saved_is_read_back(run):
+    counted = {
+        "ratio": Interval(1.23456789, 1.0, 1.5), "unknown": Interval(1.5, math.nan, math.nan), "count": 12,
+        "share": 1.0, "scalar": np.float64(0.25), "yes": np.bool_(True), "name": "160m, a shape", "nan": math.nan,
+        "none": None,
+    }  # fmt: skip
+    path = numbers.save("04", counted, timed={"seconds": 2.5})
+    found = numbers.read(path)
+    assert path == run / "files" / "04_x" / "04.csv" and list(found) == [*counted, "seconds"]
+    assert found["ratio"] == Number(1.23457, 1.0, 1.5, profile="smoke")
+    assert f"{found['unknown']:.2f}" == "1.50 (–)" and f"{found['ratio']:.2f}" == "1.23 (1.00\u2060–\u20601.50)"
+    kinds = {name: type(found[name].value) for name in ("count", "share", "scalar", "yes")}
+    assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}
+    assert found["name"].words == "160m, a shape" and f"{found['nan']:.2f}" == f"{found['none']}" == numbers.MISSING
+    assert found["seconds"].timed and not found["count"].timed
+    assert numbers.tables(run)["04"] == found
 
 
-def chain(text):
-    return DraftTree.chain([ord(letter) for letter in text])
+@pytest.mark.parametrize(
+    "counted, timed, message",
+    [({"a b": 1}, {}, "'a b' is no key"), ({"a": [1]}, {}, "'a' is a list"), ({"a": 1}, {"a": 2}, "counted and timed")],
+)
+def test_what_cannot_be_saved_is_refused(run, counted, timed, message):
+    with pytest.raises(NumberError, match=message):
+        numbers.save("04", counted, timed)
 
 
-def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
-    page, shown = viewed("a", (chain("b\n<>z"), [0, 1], "b\n&"), (chain(""), [], "y"), (chain("zzzzz"), [], "!"))
-    assert [(fate, text) for fate, _, text in shown] == [
-        ("target", "a"),
-        *[("accepted", "b"), ("accepted", "↵\n"), ("rejected", "&lt;"), ("rejected", "&gt;"), ("rejected", "z")],
-        *[("target", "&amp;"), ("target", "y"), *[("rejected", "z")] * 3, ("target", "!")],
-    ]
-    assert shown[1][1] == "step 1: drafted and accepted, proposed by PLD; 2 of 5 accepted"
-    assert page.count('class="specdec-step"') == 3
-
-
-def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
-    page, shown = viewed("<", (chain("\n"), [], "x"), prompt="<b>", caption="a & <i>")
-    text = html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", page, flags=re.DOTALL))
-    assert "<i>" not in page and "<b><" in text and text.endswith("xa & <i>")
-    title = "step 1: drafted and rejected (no part of the text), proposed by PLD; 0 of 1 accepted"
-    assert shown[1] == ("rejected", title, "↵")
+def test_a_key_that_is_not_there_names_those_that_are_near():
+    tables = {"04": {"h10_over_pld10": Number(1.0)}}
+    assert numbers.look_up("04/h10_over_pld10", tables).value == 1
+    with pytest.raises(NumberError, match="'04/h10_over_pld'; did you mean h10_over_pld10"):
+        numbers.look_up("04/h10_over_pld", tables)
+    with pytest.raises(NumberError, match="no key of that chapter is near"):
+        numbers.look_up("05/x", tables)

@@ -1,7 +1,8 @@
-"""The data of the viewer are what the run did, and its prices those of the curves."""
+"""The data of the viewer are what the run did, and its prices those of the curves; the coloured tokens of a run."""
 
 import json
 import re
+from html import unescape
 
 import pytest
 
@@ -24,12 +25,17 @@ def points(text):
     return [ord(letter) for letter in text]
 
 
-def run(*steps):
-    return Generation([*points("a"), *(t for s in steps for t in s.tokens)], list(steps), "length", 2, 0.0)
+def run(*steps, first="a"):
+    return Generation([*points(first), *(t for s in steps for t in s.tokens)], list(steps), "length", 2, 0.0)
 
 
 def step(tree, path, tokens):
     return Step(tree, tuple(path), tuple(points(tokens)), 0.0, 0.0, 0.0)
+
+
+def run_of(*steps, first="a"):
+    """A run whose steps are (tree, path, emitted text)."""
+    return run(*(step(*one) for one in steps), first=first)
 
 
 # A chain of three of which one is kept, a fork of which one child is kept, and a pass without a draft.
@@ -124,3 +130,32 @@ def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words, monkeypat
     monkeypatch.setattr(stepper, "LIMIT", 100)
     with pytest.raises(ValueError, match=words):
         stepper.stepper(runs, Letters(), prompts, prices)
+
+
+def viewed(*steps, first="a", **options):
+    """The view of a run (:func:`run_of`), as (fate, title, text) of each token."""
+    page = stepper.token_view(run_of(*steps, first=first), Letters(), "PLD", **options)
+    return page, re.findall(r'<span class="specdec-(\w+)" title="([^"]*)">(.*?)</span>', page, re.DOTALL)
+
+
+def chain(text):
+    return DraftTree.chain(points(text))
+
+
+def test_every_token_of_a_run_says_whose_it_is_and_what_became_of_it():
+    page, shown = viewed((chain("b\n<>z"), [0, 1], "b\n&"), (chain(""), [], "y"), (chain("zzzzz"), [], "!"))
+    assert [(fate, text) for fate, _, text in shown] == [
+        ("target", "a"),
+        *[("accepted", "b"), ("accepted", "↵\n"), ("rejected", "&lt;"), ("rejected", "&gt;"), ("rejected", "z")],
+        *[("target", "&amp;"), ("target", "y"), *[("rejected", "z")] * 3, ("target", "!")],
+    ]
+    assert shown[1][1] == "step 1: drafted and accepted, proposed by PLD; 2 of 5 accepted"
+    assert page.count('class="specdec-step"') == 3
+
+
+def test_no_text_of_a_view_becomes_markup_and_a_rejected_token_takes_no_line():
+    page, shown = viewed((chain("\n"), [], "x"), first="<", prompt="<b>", caption="a & <i>")
+    text = unescape(re.sub(r"<style>.*?</style>|<[^>]+>", "", page, flags=re.DOTALL))
+    assert "<i>" not in page and "<b><" in text and text.endswith("xa & <i>")
+    title = "step 1: drafted and rejected (no part of the text), proposed by PLD; 0 of 1 accepted"
+    assert shown[1] == ("rejected", title, "↵")

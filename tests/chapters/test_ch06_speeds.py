@@ -56,14 +56,12 @@ def test_runtimes_carry_every_method(pair, monkeypatch):
     assert sum(count for width, count in static[0].passes.items() if width != "eager") > 10
 
 
-def test_without_a_draft_model_its_methods_are_left_out_on_both_sides(pair):
+def test_methods_without_their_models_are_left_out_on_both_sides_and_an_unknown_one_is_refused(pair):
     alone = ModelPair(pair.target, None, pair.tokenizer)
     _, runs, rows = speeds.timed(alone, PROMPTS[:1], ["plain", "PLD", "SpecDec"], 4)
     assert set(runs) == {"plain", "PLD"}
     assert {row["method"] for row in rows} == {"plain", "PLD", "transformers", "transformers, prompt lookup"}
-
-
-def test_a_head_of_another_draft_leaves_specdec_pp_out_and_an_unknown_method_is_refused(pair):
+    # A head of another draft model leaves SpecDec++ out.
     torch.manual_seed(1)
     config = LlamaConfig(**{**pair.draft.config.to_dict(), "hidden_size": 128})
     strange = ModelPair(pair.target, LlamaForCausalLM(config).eval(), pair.tokenizer)

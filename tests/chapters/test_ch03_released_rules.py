@@ -62,7 +62,7 @@ def released_acceptance(tree: DraftTree, draw, rule: str) -> tuple[list[int], in
 
 @pytest.mark.parametrize("rule", released_rules.RULES)
 @pytest.mark.parametrize("seed", range(2))
-def test_the_law_is_that_of_the_rule(rule, seed):
+def test_the_law_and_the_expected_length_are_those_of_the_rule(rule, seed):
     tree, p = a_tree_and_its_target(seed)
     draw = drawer(p, 100 + seed)
     counts, length, error = first_tokens(tree, lambda: released_acceptance(tree, draw, rule))
@@ -71,12 +71,7 @@ def test_the_law_is_that_of_the_rule(rule, seed):
     assert surprise(counts, dict(enumerate(law.tolist()))) < RIGHT
     assert abs(length - released_rules.released_accepted(tree, p)) < 4.5 * error
     assert surprise(counts, dict(enumerate(p[0].tolist()))) > WRONG, "the bias would pass unnoticed"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_one_draw_a_node_keeps_the_target_and_has_the_expected_length(seed):
-    tree, p = a_tree_and_its_target(seed)
-    draw = drawer(p, seed)
+    # One draw a node keeps the target.
     counts, length, error = first_tokens(tree, lambda: exact_match(tree, lambda node, path: draw(node), frozenset()))
     assert surprise(counts, dict(enumerate(p[0].tolist()))) < RIGHT
     assert abs(length - released_rules.exact_accepted(tree, p)) < 4.5 * error

@@ -1,5 +1,5 @@
-"""The solved decision process against enumeration, value iteration and simulation of the algorithm itself, and Theorem 3.1 on
-random instances."""
+"""The solved decision process against enumeration of policies and paths and value iteration, and Theorem 3.1 on random
+instances."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -108,9 +108,11 @@ def by_paths(rounds: Rounds, stops: Policy) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("vocabulary, order, longest", [(2, 1, 5), (3, 1, 4), (2, 2, 4)])
-def test_rates_of_a_policy_are_those_of_all_its_paths(vocabulary, order, longest):
-    rng = np.random.default_rng(1)
-    for pair in pairs(3, vocabulary, order):
+def test_rates_and_visits_of_a_policy_are_those_of_all_its_paths(vocabulary, order, longest):
+    rng, some = np.random.default_rng(1), pairs(3, vocabulary, order)
+    some.append(ChainPair(some[0].target, some[0].target))
+    some.append(ChainPair([[0.5, 0.5], [0.2, 0.8]], [[1.0, 0.0], [0.5, 0.5]]))  # the second token is never drafted
+    for pair in some:
         rounds = Rounds.of(pair, longest)
         for policy in (
             rounds.fixed(1),
@@ -120,6 +122,9 @@ def test_rates_of_a_policy_are_those_of_all_its_paths(vocabulary, order, longest
         ):
             found = theory.outcome(rounds, policy)
             assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
+            drafted = sum(v.sum() for v in theory.visits(rounds, policy, found.starts))
+            # N_draft + N_target = N + N_discarded, for one round.
+            assert drafted + 1 == pytest.approx((1 + found.discard_rate) / found.verification_rate)
 
 
 def test_the_solution_costs_as_little_as_the_cheapest_of_all_policies():
@@ -142,81 +147,13 @@ def test_the_solution_is_that_of_value_iteration_and_long_responses_cost_the_rat
             assert (costs[400] - costs[200]) / 200 == pytest.approx(found.cost(COSTS), rel=1e-3)
 
 
-def simulate(rounds: Rounds, stops: Policy, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Algorithm 1 with a stopping policy, ``count`` rounds: discarded candidates and tokens of each."""
-    pair, context, found = rounds.pair, 0, np.zeros((count, 2))
-    cumulative = {name: np.cumsum(getattr(pair, name), 1) for name in ("target", "draft", "residual")}
-
-    def draw(name: str, at: int) -> int:
-        return min(int(np.searchsorted(cumulative[name][at], rng.random(), "right")), pair.vocabulary - 1)
-
-    for number in range(count):
-        k, state, at, path = 0, context, context, []
-        while True:
-            path.append((at, draw("draft", at)))
-            at = pair.following[path[-1]]
-            if stops[k][state]:
-                break
-            state = rounds.children[k][state, path[-1][1]]
-            k += 1
-        accepted = 0
-        while accepted < len(path) and rng.random() < pair.acceptance[path[accepted]]:
-            accepted += 1
-        if accepted < len(path):
-            refused = path[accepted][0]
-            context = pair.following[refused, draw("residual", refused)]
-        else:
-            context = pair.following[at, draw("target", at)]
-        found[number] = len(path) - accepted, accepted + 1
-    return found
-
-
-def test_the_algorithm_itself_costs_what_was_worked_out():
-    rng = np.random.default_rng(3)
-    for pair in pairs(2, 3, seed=5):
-        rounds = Rounds.of(pair, 6)
-        solution = theory.solve(rounds, COSTS)
-        for policy, found in (
-            (solution.stops, solution.outcome),
-            (rounds.fixed(4), theory.outcome(rounds, rounds.fixed(4))),
-        ):
-            batches = simulate(rounds, policy, 8000, rng).reshape(40, 200, 2).sum(1)
-            paid = COSTS.discard * batches[:, 0] + COSTS.verify * 200
-            rates = paid / batches[:, 1]
-            # Four standard errors of the mean of 40 batches, which are nearly independent.
-            assert abs(rates.mean() - found.cost(COSTS)) < 4 * rates.std(ddof=1) / np.sqrt(len(rates))
-
-
-def test_equal_models_discard_nothing_and_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
-    target = random_pair(np.random.default_rng(0), 3).target
-    rounds = Rounds.of(ChainPair(target, target), 5)
-    found = theory.solve(rounds, COSTS).outcome
-    assert found.discard_rate == pytest.approx(0.0, abs=1e-12)
-    assert found.verification_rate == pytest.approx(1 / 6)
-    # Without contexts:
-    pair = ChainPair([[0.5, 0.5, 0.0]], [[0.4, 0.4, 0.2]])
+def test_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
+    pair = ChainPair([[0.5, 0.5, 0.0]], [[0.4, 0.4, 0.2]])  # without contexts
     rounds = Rounds.of(pair, 10)
     alpha = 1 - float(pair.rejection_rate[0])
     for k in range(1, 11):
         found = theory.outcome(rounds, rounds.fixed(k))
         assert 1 / found.verification_rate == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
-
-
-def test_a_visit_count_adds_up_to_the_drafted_candidates():
-    for pair in pairs(4, 3):
-        rounds = Rounds.of(pair, 5)
-        stops, found, _ = theory.solve(rounds, COSTS)
-        drafted = sum(v.sum() for v in theory.visits(rounds, stops, found.starts))
-        # N_draft + N_target = N + N_discarded, for one round.
-        assert drafted + 1 == pytest.approx((1 + found.discard_rate) / found.verification_rate)
-
-
-def test_a_token_that_is_never_drafted_leads_nowhere():
-    rounds = Rounds.of(ChainPair([[0.5, 0.5], [0.2, 0.8]], [[1.0, 0.0], [0.5, 0.5]]), 4)
-    assert rounds.children[0].shape == (2, 2)
-    assert all(context == 0 for context in rounds.contexts[1][rounds.children[0][0, :1]])
-    found = theory.outcome(rounds, rounds.fixed(3))
-    assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, rounds.fixed(3)))
 
 
 @pytest.mark.parametrize(("call", "words"), [
@@ -270,18 +207,6 @@ def test_the_theorem_never_fails():
     assert applied > INSTANCES
 
 
-def test_the_theorem_never_fails_in_a_response_of_given_length():
-    rng = np.random.default_rng(2)
-    for _ in range(100):
-        rounds, costs = Rounds.of(random_pair(rng, 2), 4), random_costs(rng)
-        stops, tokens = random_policy(rounds, rng), 8
-        after = finite_costs(rounds, costs, tokens, stops)
-        for left in range(2, tokens + 1):
-            own, ending = limited(rounds, list(after[:left]))
-            bound = bound_of(own, costs, ending, stops)
-            assert theory.counterexamples(own, compare(own, costs, ending, stops), bound) == 0
-
-
 def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candidate_costs_c1_at_least():
     rng = np.random.default_rng(3)
     for _ in range(40):
@@ -312,13 +237,15 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
                 assert going.max(initial=-1.0) < ending.min(initial=2.0)
 
 
-def test_a_best_policy_need_not_be_one_threshold():
+def test_a_best_policy_need_not_be_one_threshold_and_one_too_low_has_counterexamples():
     # Two contexts: in one the next candidate is surely kept, in the other nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
     decision = theory.solve(rounds, costs).decision
     edge = theory.frontier(rounds, decision)
     assert not edge.single and edge.stops_from.min() < edge.needed
+    assert theory.counterexamples(rounds, decision, edge.needed) > 0 < edge.needed
+    assert theory.counterexamples(rounds, decision, edge.needed + 1e-9) == 0
 
 
 def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss_are_the_formulas():
@@ -328,15 +255,6 @@ def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss
     for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
         estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
         assert theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
-
-
-def test_counterexamples_are_found_where_a_threshold_is_too_low():
-    rng = np.random.default_rng(6)
-    rounds, costs = Rounds.of(random_pair(rng, 3), 6), Costs.of_times(0.05, 1.0)
-    decision = theory.solve(rounds, costs).decision
-    needed = theory.frontier(rounds, decision).needed
-    assert theory.counterexamples(rounds, decision, needed) > 0 < needed
-    assert theory.counterexamples(rounds, decision, needed + 1e-9) == 0
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():

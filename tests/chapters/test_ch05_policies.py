@@ -1,0 +1,382 @@
+"""Policies and heads on the same outputs: drafts as arithmetic, what is counted, chosen, compared and timed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from specdec_lib import Sampling, generate, load_model, record, replay
+from specdec_lib.chapters.ch05_specdec_pp import heads, policies, timing
+from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, drafted_given, play, rounds
+from specdec_lib.chapters.ch05_specdec_pp.policies import SPEED, Contest, Output, baselines, play_all, with_heads
+from specdec_lib.chapters.ch05_specdec_pp.sampled_law import transformed, uniform_p_value
+from specdec_lib.chapters.ch05_specdec_pp.timing import fit_forward_times, oracle_calls
+from specdec_lib.drafters import AdaptiveDraftModel, PromptLookup, SpecDecPP, stopping
+from specdec_lib.experiments import all_cores
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.results import rate, ratio
+from specdec_lib.experiments.statistics import pooled_rate, ratio_of_means
+from specdec_lib.models.draft_vocabulary import DraftVocabulary
+from tests.chaos import RULES, CountingClock, greedy_agreement, head_of
+from tests.families import bounded, cut, perturbed, prompt
+
+
+@pytest.fixture(scope="module")
+def pair(llama):
+    return llama, perturbed(llama)
+
+
+@pytest.fixture(scope="module")
+def traces(pair):
+    """Outputs that end at the length asked for, at an end token inside drafts, and at the context's end."""
+    whole = record(pair[0], prompt(1, 25), max_new_tokens=50)
+    return [
+        whole,
+        record(pair[0], prompt(2, 1), max_new_tokens=40),
+        record(pair[0], prompt(1, 25), max_new_tokens=50, eos_token_id=whole.tokens[17]),
+        record(pair[0], prompt(3, 100), max_new_tokens=60),
+    ]
+
+
+def steps(trace, drafter):
+    return [(s.drafted, s.accepted, len(s.tokens)) for s in replay(trace, drafter).steps]
+
+
+def counted(passed, rule, **bounds):
+    return [(part.count, kept, emitted) for part, kept, emitted in rounds(passed, rule, **bounds)]
+
+
+@pytest.mark.parametrize("name", [*RULES, "fixed"])
+def test_rounds_are_those_of_the_drafter(pair, traces, name):
+    make = RULES.get(name, lambda: stopping.FixedLength(5))
+    for bounds in ({}, {"min_tokens": 3, "max_tokens": 7}):
+        real, mine, played = make(), make(), make()
+        lengths = set()
+        for trace in traces:
+            expected = steps(trace, AdaptiveDraftModel(pair[1], real, **bounds))
+            passed = draft_along(trace, pair[1])
+            assert counted(passed, mine, **bounds) == expected
+            tally, sums = play(passed, played, **bounds), np.sum(expected, axis=0).tolist()
+            assert [tally.drafted, tally.accepted, tally.tokens] == sums and tally.calls == len(expected)
+            assert tally.passes == tally.drafted
+            lengths |= {drafted for drafted, _, _ in expected}
+        assert len(lengths) > 2 or name == "fixed"
+
+
+def test_a_draft_of_fewer_tokens_is_followed_in_its_own_vocabulary(pair, traces):
+    target, ids = pair[0], range(0, traces[0].token_ids or traces[0].vocabulary, 2)
+    small = cut(pair[1], ids)
+    small.draft_vocabulary = DraftVocabulary(list(ids))
+    lengths = set()
+    for trace in traces:
+        expected = steps(trace, AdaptiveDraftModel(small, stopping.Confidence(0.02)))
+        assert counted(draft_along(trace, small), stopping.Confidence(0.02)) == expected
+        lengths |= {drafted for drafted, _, _ in expected}
+    assert len(lengths) > 2
+    sampled = record(target, prompt(1, 12), Sampling(0.7), 16)
+    found = draft_along(sampled, small, 9, target)
+    odd = np.array(sampled.tokens) % 2 == 1
+    assert odd.any() and not found.agreement[odd].any()
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("sees", [False, True])
+def test_rounds_and_passes_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, sees):
+    head, behind = head_of(pair[1], sees), 0
+    for trace in traces:
+        judged = Judged.of(draft_along(trace, pair[1]), head)
+        for h in (0.4, 0.9):
+            drafter, rule = SpecDecPP(pair[1], head, h, 1, 9, newest), stopping.PredictedRejection(h, newest)
+            made, choose = [], drafter._choose
+            # Each pass of the draft model ends with a choice.
+            drafter._choose = lambda *given, made=made, inner=choose: made.append(1) or inner(*given)
+            assert counted(judged, rule, max_tokens=9) == steps(trace, drafter)
+            found = play(judged, rule, 1, 9)
+            assert found.passes == len(made)
+            behind += found.passes - found.drafted
+    assert (behind > 0) == newest
+
+
+def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
+    for trace in traces:
+        passed = draft_along(trace, pair[1])
+        agreement = greedy_agreement(pair[1], trace.prompt, trace.tokens)
+        assert passed.agreement.tolist() == agreement.tolist()
+        rule = stopping.Oracle(agreement, len(trace.prompt))
+        found = play(passed, rule, 0, 20)
+        assert found.drafted == found.accepted and found.calls >= oracle_calls(agreement[1:])
+        assert counted(passed, rule, min_tokens=0) == steps(trace, AdaptiveDraftModel(pair[1], rule, 0))
+        assert all(found.calls <= play(passed, stopping.FixedLength(k)).calls for k in (1, 4, 20))
+
+
+def test_a_draft_past_the_length_it_is_served_to_is_silent(library):
+    draft = bounded(64)
+    trace = record(library["mistral"], prompt(2, 56), max_new_tokens=20)
+    found = counted(draft_along(trace, draft), stopping.FixedLength(4))
+    assert found == steps(trace, AdaptiveDraftModel(draft, stopping.FixedLength(4), max_tokens=4))
+    assert found[-1][0] == 0
+
+
+def test_examples_are_first_choices_behind_the_recorded_text(pair, traces):
+    trace = traces[0]
+    found = draft_along(trace, pair[1]).examples()
+    with torch.inference_mode():
+        rows = pair[1](torch.tensor([trace.prompt + trace.tokens])).logits[0, len(trace.prompt) - 1 : -1]
+        for i in (0, 7, 30):
+            text = torch.tensor([[*trace.prompt, *trace.tokens[:i], int(rows[i].argmax())]])
+            state = pair[1](text, output_hidden_states=True).hidden_states[-1][0, -1]
+            torch.testing.assert_close(found.states[i], state, rtol=1e-3, atol=1e-4)
+    assert found.acceptance.tolist() == (rows.argmax(-1) == torch.tensor(trace.tokens)).float().tolist()
+    torch.testing.assert_close(found.confidence, rows.softmax(-1).max(-1).values, rtol=1e-3, atol=1e-5)
+
+
+def test_what_cannot_be_known_in_advance_is_refused(pair, traces):
+    sampled = record(pair[0], prompt(1, 5), Sampling(0.7), max_new_tokens=4)
+    passed = draft_along(traces[0], pair[1], 4)
+    for call, words in (
+        (lambda: draft_along(sampled, pair[1]), "the trace was sampled"),
+        (lambda: draft_along(traces[0], pair[1], 1), "depth is 1"),
+        (lambda: play(passed, stopping.FixedLength(5), 1, 5), "max_tokens is 5, but drafts were followed to 4"),
+        (lambda: play(passed, stopping.PredictedRejection(), 1, 4), "needs predictions of acceptance"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution():
+    rng = torch.Generator().manual_seed(0)
+    p, q = torch.rand(2, 6, dtype=torch.float64, generator=rng).pow(2)
+    p, q = p / p.sum(), q / q.sum()
+    many = 40_000
+    tokens = torch.multinomial(p, many, replacement=True, generator=rng)
+    drafted, acceptance = drafted_given(p.expand(many, -1), q.expand(many, -1), tokens, Sampling(1.0), 0)
+    error = 4 / many**0.5
+    shares = torch.bincount(drafted, minlength=6) / many
+    assert (shares - q).abs().max() < error
+    # Rejection sampling keeps a drafted token with probability sum min(p, q), and shows the target's otherwise.
+    kept = torch.minimum(p, q).sum()
+    assert abs((drafted == tokens).double().mean() - kept) < error and abs(acceptance.mean() - kept) < error
+    assert torch.equal(acceptance, (p / q).clamp(max=1)[drafted])
+    same, _ = drafted_given(p.expand(9, -1), p.expand(9, -1), tokens[:9], Sampling(1.0), 0)
+    assert torch.equal(same, tokens[:9])
+
+
+@pytest.mark.parametrize("rule", [
+    stopping.FixedLength(4), pytest.param(stopping.Confidence(0.05), marks=pytest.mark.slow),
+    pytest.param(stopping.PredictedRejection(0.6), marks=pytest.mark.slow),
+], ids=lambda rule: type(rule).__name__)  # fmt: skip
+def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair, rule):
+    head = head_of(pair[1])
+    drafter = AdaptiveDraftModel(pair[1], rule, 2, 9, head)
+    live, counted_ = [], []
+    for seed in range(50):
+        sampling = Sampling(0.7, seed=seed)
+        run = generate(pair[0], prompt(1, 12), drafter, sampling, 16)
+        live.append((len(run.steps), sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)))
+        trace = record(pair[0], prompt(1, 12), sampling, 16)
+        passed = draft_along(trace, pair[1], 9, pair[0])
+        found = play(Judged.of(passed, head), rule, 2, 9)
+        counted_.append((found.calls, found.drafted, found.accepted))
+        assert found.tokens == len(trace.tokens) - 1
+    live, mine = np.array(live, float), np.array(counted_, float)
+    error = np.sqrt((live.var(0) + mine.var(0)) / len(live))
+    assert (np.abs(live.mean(0) - mine.mean(0)) < 4 * error).all() and live.std(0).min() > 0
+
+
+TIMES = (0.02, 0.1, 0.09)
+
+
+def outputs_of(target, small, sampling=Sampling(), seeds=1):
+    made = []
+    for place in range(8):
+        own = SimpleNamespace(task=f"task {place % 2}", id=str(place))
+        for seed in range(seeds):
+            trace = record(target, prompt(place, 12), replace(sampling, seed=seed), 24)
+            along = draft_along(trace, small, 20, target)
+            made.append(Output("ab"[place // 4], Recording(own, 0, trace), along))
+    return made
+
+
+@pytest.fixture(scope="module")
+def contest(llama):
+    """Eight outputs of two sets, all rules, and a head of two training seeds."""
+    small = perturbed(llama)
+    heads = [head_of(small), head_of(small)]
+    with torch.no_grad():
+        heads[0].out.bias -= 1.0  # untrained heads; each says something else
+    played = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
+    return Contest(outputs_of(llama, small), played, TIMES)
+
+
+def speed_of(contest, policy, places):
+    """Speed-up of each of some outputs, counted afresh."""
+    tallies = []
+    for place in places:
+        passed = contest.outputs[place].passed
+        shown = Judged.of(passed, policy.heads[0]) if policy.heads else passed
+        tallies.append(play(shown, policy.make(passed), policy.least))
+    draft, target, alone = contest.times
+    return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
+
+
+def test_every_family_is_played_and_none_beats_the_oracle(contest):
+    speed = contest.plays.groupby("method", sort=False).speed.mean()
+    assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
+    assert (speed <= speed["oracle"] + 1e-12).all()
+    settings = [policy.setting for policy in contest.policies if policy.family == "fixed K"]
+    assert settings == [f"K = {k}" for k in policies.PAPER_LENGTHS]
+    assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
+
+
+def test_a_policy_is_played_as_its_rule(contest):
+    (head, _) = next(policy.heads for policy in contest.policies if policy.heads)
+    (policy,) = with_heads("newest", [head], [0.9], check_newest=True)
+    assert policy.name == "newest, h = 0.9" and policy.least == 1
+    found = play_all(contest.outputs, [policy])
+    for row, one in zip(found.itertuples(), contest.outputs, strict=True):
+        expected = play(Judged.of(one.passed, head), stopping.PredictedRejection(0.9, True))
+        assert (row.tokens, row.passes, row.drafted) == (expected.tokens, expected.calls, expected.drafted)
+        assert (row.accepted, row.draft_passes) == (expected.accepted, expected.passes)
+        assert row.discarded == row.drafted - row.accepted and row.tokens == len(one.recording.trace.tokens) - 1
+
+
+def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatch):
+    monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
+    some = contest.policies[::9]
+    alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
+    pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
+    # A policy that never drafts decodes plainly.
+    silent = policies.Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
+    found = policies.timed(play_all(contest.outputs, [silent]), *TIMES)
+    assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
+
+
+def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(contest):
+    assert [place for place in range(8) if contest.plays.tuning[place]] == [0, 2, 4, 6]
+    for family in ("fixed K", "SpecDec++"):
+        own = [policy for policy in contest.policies if policy.family == family]
+        means = {policy.name: speed_of(contest, policy, [4, 6]).mean() for policy in own}
+        assert means[contest.fastest(family, "b")] == pytest.approx(max(means.values()))
+        assert contest.fastest(list(means), "b") == contest.fastest(family, "b")
+    rows = contest.rows("oracle", "b")
+    assert set(rows.prompt) == {"task 1: 5", "task 1: 7"} and len(rows) == 2 * contest.seeds
+
+
+def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
+    judged = contest.judged()
+    named = {policy.name: policy for policy in contest.policies}
+    ours, theirs = (named[contest.fastest(family, "b")] for family in ("SpecDec++", "fixed K"))
+    assert contest.seeds == len(ours.heads) == 2
+    each = np.concatenate([speed_of(contest, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
+    fixed = np.tile(speed_of(contest, theirs, [5, 7]), 2)
+    expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
+    assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
+    assert contest.over(ours.name, theirs.name, "b") == pytest.approx(expected)
+    speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
+    assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
+    # Without a head each seed has the same row, so the interval is that of one.
+    once = Contest(contest.outputs, baselines(), TIMES)
+    assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
+
+
+def test_at_other_times_settings_are_chosen_anew(contest):
+    dear = contest.at(1.0, 1.0)
+    assert dear.fastest("any fixed K", "a") == "any fixed K, K = 1" and contest.times == TIMES
+    assert dear.times == (1.0, 1.0, TIMES[2]) and contest.at(0.1, 1.0, 0.5).times[2] == 0.5
+    assert dear.rows("oracle").speed.mean() < contest.rows("oracle").speed.mean()
+    lengths = [int(contest.at(0.1 * f, 1.0).fastest("any fixed K").split()[-1]) for f in (4, 1, 0.25)]
+    assert lengths == sorted(lengths)  # a quicker draft model never shortens the best length
+
+
+def test_outputs_of_one_prompt_stay_in_one_half(llama):
+    small = perturbed(llama)
+    found = play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines(4)[:1])
+    assert found.tuning.tolist() == [True, True, False, False] * 2
+    assert found.seed.tolist() == ["0", "1"] * 4 and found.prompt.nunique() == 4
+
+
+def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
+    (model, _), (small, _) = load_model("pocket", "cpu"), load_model("pocket-draft", "cpu")
+    paper, seeing = heads.shipped(model, small)
+    assert paper and seeing
+    assert not any(head.sees_confidence for head in paper) and all(head.sees_confidence for head in seeing)
+    with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
+        heads.shipped(model, model)
+
+
+def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
+    small = perturbed(llama)
+    head = head_of(small)
+    passes = [draft_along(record(llama, prompt(s, 8), max_new_tokens=9), small) for s in range(2)]
+    found = heads.met(passes, {"one": head}, 6.0)
+    assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
+    assert found.output.tolist() == [place for place, p in enumerate(passes) for _ in p.agreement]
+    own = passes[1].examples()
+    said = heads.reweighted(head.probability(own.states, own.confidence), 6.0)
+    assert found.one[found.output == 1].tolist() == pytest.approx(said.tolist())
+    assert found.confidence[found.output == 1].tolist() == pytest.approx(own.confidence.tolist())
+
+
+def test_reweighting_undoes_the_weight_of_the_loss():
+    p = np.linspace(0.01, 0.99, 9)
+    np.testing.assert_allclose(heads.reweighted(p / (p + 6 * (1 - p)), 6), p)
+    np.testing.assert_allclose(heads.reweighted(torch.from_numpy(p), 1), p)
+
+
+def test_the_cost_of_a_head_and_passes_in_turns_are_timed_by_the_clock_of_the_devices(llama, monkeypatch):
+    asked = []
+    monkeypatch.setattr(heads, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
+    spent = heads.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
+    assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0)} and asked == [{llama.device}]
+    monkeypatch.setattr(timing, "clock_of", lambda devices: CountingClock(0.5))
+    assert timing.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
+
+
+def test_counts_and_widths_are_those_of_the_steps(llama):
+    run = replay(record(llama, prompt(1, 25), max_new_tokens=30), PromptLookup(num_tokens=3))
+    steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted, host_seconds=0.0) for s in run.steps]
+    slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
+    forwards, seconds = timing.forward_counts([slow])
+    drafted = sum(s.drafted for s in steps)
+    assert forwards.tolist() == [[drafted, len(steps)]]
+    assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
+    assert timing.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
+    assert timing.fastest([[slow], [quick]]) == [quick]
+
+
+def test_fits_have_intervals_and_sets_of_one_price_have_no_spread():
+    rng = np.random.default_rng(3)
+    counts = rng.integers(1, 30, (40, 2))
+    exact = counts @ np.array([0.02, 0.1])
+    assert timing.fit(counts, exact).r_squared.low == pytest.approx(1)
+    noisy_seconds = exact * rng.lognormal(0, 0.3, 40)
+    noisy, alone = timing.fit(counts, noisy_seconds), fit_forward_times(counts, noisy_seconds)
+    assert noisy.r_squared.low < noisy.r_squared.value < noisy.r_squared.high < 1
+    assert [one.value for one in noisy.seconds] == pytest.approx(alone.seconds)
+    assert all(one.low <= one.value <= one.high for one in noisy.seconds)
+    halves = [(counts[:20], exact[:20]), (counts[20:], exact[20:])]
+    assert timing.spread_share(halves).value == pytest.approx(0, abs=1e-9)
+    halves[1] = (counts[20:], counts[20:] @ np.array([0.04, 0.1]))
+    assert timing.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
+
+
+def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_not(llama):
+    drafter, sampling = SpecDecPP(perturbed(llama), head_of(perturbed(llama)), 0.6), Sampling(0.9)
+    numbers, cold = [], []
+    for seed in range(12):
+        ids, own = prompt(seed, 10), Sampling(0.9, seed=seed)
+        numbers.append(transformed(llama, ids, generate(llama, ids, drafter, own, 24).tokens, sampling, seed))
+        cold.append(transformed(llama, ids, generate(llama, ids, None, Sampling(0.5, seed=seed), 24).tokens, sampling))
+    assert all(((part >= 0) & (part <= 1)).all() for part in numbers)
+    assert uniform_p_value(np.concatenate(numbers)) > 1e-3
+    assert uniform_p_value(np.concatenate(cold)) < 1e-6
+
+
+def test_the_p_value_is_as_small_as_it_says_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    found = np.array([uniform_p_value(rng.random(60)) for _ in range(800)])
+    for level in (0.05, 0.5):
+        assert abs((found < level).mean() - level) < 4 * np.sqrt(level * (1 - level) / 800)

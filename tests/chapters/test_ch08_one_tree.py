@@ -1,0 +1,267 @@
+"""Hindsight by enumeration, selection rules by hand, prices by sums; hindsight chooses among sizes, prices choose for one tree,
+and shares are of the bound."""
+
+import itertools
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from specdec_lib.chapters import one_tree as study
+from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, by_source, highest_score, judged_on, longest_match
+from specdec_lib.datastores import SuffixIndex, build_from_texts
+from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.prompt_lookup import PromptLookup
+from specdec_lib.drafters.suffix_decoding import SuffixDecoding
+from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments.calibration import expected_calibration_error
+from specdec_lib.experiments.pass_costs import price_of
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import Reply
+from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.statistics import Interval
+from tests.experiments.made import made_up
+
+PRICES = [CURVES["gpu"], CURVES["server"]]
+
+
+def _recordings(count: int = 6) -> list[Recording]:
+    """Two tasks: one copies a long span, one copies little."""
+    rng, out = np.random.default_rng(0), []
+    for number in range(count):
+        task = ("copy", "new")[number % 2]
+        prompt = rng.integers(5, 40, 40).tolist()
+        answer = prompt[3:33] if task == "copy" else [*rng.integers(5, 40, 20).tolist(), *prompt[4:9]]
+        out.append(made_up(prompt, answer, str(number), task))
+    return out
+
+
+def _traces(count: int = 6) -> list[Trace]:
+    return [recording.trace for recording in _recordings(count)]
+
+
+def _sources() -> dict[str, PromptLookup]:
+    return {"PLD": PromptLookup(3, 40, variant="transformers"), "REST": PromptLookup(1, 10, variant="transformers")}
+
+
+def _ladder(recordings: list[Recording]) -> study.Ladder:
+    single = {"PLD": 3, "PLD+ (h)": 2, "REST": 1}
+    drafters = {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
+    drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
+    drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
+    return study.measure(recordings, drafters, _sources())
+
+
+@pytest.fixture(scope="module")
+def ladder() -> study.Ladder:
+    return _ladder(_recordings())
+
+
+def test_hindsight_takes_the_better_size_and_prices_their_own(ladder):
+    gpu, server = PRICES
+    for task in ("copy", "new", None):
+        for rung in study.SINGLES:
+            rates = {}
+            for size in (2, 20):
+                tokens, price = ladder.measured[rung, size].counts(server)
+                rates[size] = sum(tokens[i] for i in ladder.places(task)) / sum(price[i] for i in ladder.places(task))
+            assert ladder.best_size(rung, server, task) == max(rates, key=rates.get)
+            assert ladder.rate(rung, server, task).value == pytest.approx(max(rates.values()))
+    assert ladder.best_size("PLD", gpu, "copy") == 20
+    assert ladder.best_size(study.TREE, server) == "server" and ladder.best_size(study.TREE, gpu) == "gpu"
+
+
+def test_a_ratio_is_that_of_the_rates_and_no_share_is_above_one(ladder):
+    for prices in PRICES:
+        single = ladder.best_single(prices)
+        assert all(ladder.rate(single, prices).value >= ladder.rate(name, prices).value for name in study.SINGLES)
+        expected = ladder.rate(study.TREE, prices).value / ladder.rate(single, prices).value
+        assert ladder.ratio(study.TREE, single, prices).value == pytest.approx(expected)
+        assert 0 < ladder.share(study.TREE, prices).value <= 1
+    rows = ladder.gains(PRICES[0], ["copy", "new"])
+    assert [row["task"] for row in rows] == ["copy", "new", "all mixed"]
+    rows = study.marks({"greedy": ladder}, PRICES, ["copy", "new"])
+    assert len(rows) == len(PRICES) * len(study.MARKS)
+    assert rows[-1]["mark"] == study.REACHED and rows[-1]["ratio"] == ladder.share(study.TREE, PRICES[1])
+
+
+def test_prices_of_a_whole_size_ask_for_that_many_nodes():
+    for size in (1, 4, 7):
+        run = replay(_recordings()[0].trace, OneTree(_sources(), study.whole(size)))
+        assert max(step.drafted for step in run.steps) == size
+
+
+def test_a_draft_models_tokens_are_priced(ladder):
+    runs = ladder.measured["PLD", 2].runs
+    prices = PassPrices({1: 1.0}, drafted_token=0.5)
+    free = study.Measured(runs, [0] * len(runs)).counts(prices)
+    paid = study.Measured(runs, [4] * len(runs)).counts(prices)
+    assert [b - a for a, b in zip(free.below, paid.below, strict=True)] == [2.0] * len(runs)
+
+
+@pytest.mark.parametrize(("ratios", "verdict"), [
+    ([(1.2, 1.1, 1.3), (1.3, 1.05, 1.4)], "met"), ([(1.2, 1.1, 1.3), (0.9, 0.8, 0.95)], "missed"),
+    ([(1.2, 1.1, 1.3), (1.0, 0.9, 1.2)], "not resolved"), ([(1.2, math.nan, math.nan)], "not resolved"),
+])  # fmt: skip
+def test_a_mark_is_judged_by_whole_intervals(ratios, verdict):
+    intervals = [Interval(*ratio) for ratio in ratios]
+    given = SimpleNamespace(  # a ladder whose ratios and shares are given: the worst of them decides
+        best_single=lambda prices, task: "PLD",
+        ratio=lambda ours, theirs, prices, task=None: intervals[task or 0],
+        share=lambda rung, prices: intervals[0],
+    )
+    rows = study.marks({"greedy": given}, PRICES[:1], range(len(ratios)))
+    assert [row["mark"] for row in rows] == list(study.MARKS)
+    assert rows[0]["verdict"] == verdict and rows[0]["ratio"] in intervals
+
+
+def test_nodes_are_given_to_the_sources_that_proposed_them():
+    """With one source all nodes are its own; a source that proposes the other's beginning has fewer, with the same outcomes."""
+    traces = _traces()
+    sources = {"a": PromptLookup(3, 8, variant="transformers"), "b": PromptLookup(3, 2, variant="transformers")}
+    judged = judged_on(traces, sources)
+    parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
+    nodes = sum(len(rows) for rows in judged.features)
+    assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
+    rough = TreeProbabilities.unfitted(("a", "b"))
+    sure = TreeProbabilities(("a", "b"), rough.weights * 9.0)
+    errors = [study.calibration({"all": judged}, own)[1]["error"] for own in (rough, sure)]
+    assert errors == [expected_calibration_error(*by_source(judged, own)["b"]) for own in (rough, sure)]
+    assert errors[0] != errors[1]
+    curves = study.reliability_curves({"all": judged, "none": Judged()}, rough, bins=1)
+    assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
+    for source, (predicted, hit) in parts.items():
+        (mean,), (share,) = curves["all"][source]
+        assert (mean, share) == (pytest.approx(predicted.mean()), pytest.approx(hit.mean()))
+
+
+def test_nodes_judged_answer_by_answer_are_those_judged_in_one_go():
+    recordings = _recordings()
+    sets = {"first": recordings[:2], "rest": recordings[2:], "none": []}
+    judged = study.judged_on_each(sets, _sources())
+    for name, own in sets.items():
+        whole = judged_on([one.trace for one in own], _sources())
+        assert judged[name].outcomes == whole.outcomes
+        assert all(map(np.array_equal, judged[name].features, whole.features))
+
+
+SOURCES = {"PLD": PromptLookup(3, 10, variant="transformers"), "short": PromptLookup(1, 4)}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 8))
+    longest = rng.integers(0, 4, count)
+    prices = PassPrices({1: 1.0, 2: float(rng.uniform(0.5, 2)), 4: float(rng.uniform(0.5, 4))}, step=0.1)
+    curve = prices.curve(count + 1) + 0.1
+    costs = []
+    for drafted in itertools.product(range(4), repeat=count - 1):
+        place, cost = 0, 0.0
+        for n in drafted:
+            if place == count - 1:
+                break
+            if n > longest[place] or place + 1 + n > count - 1:
+                cost = np.inf
+                break
+            place, cost = place + 1 + n, cost + curve[n]
+        if place == count - 1:
+            costs.append(cost)
+    assert study.least_cost(longest, prices) == pytest.approx(min(costs))
+
+
+def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
+    for trace in _traces(3):
+        longest = study.acceptable(trace, list(SOURCES.values()))
+        for place in range(len(trace.tokens) - 1):
+            # A run that begins here: its first step is this position's.
+            here = made_up(trace.prompt + trace.tokens[:place], trace.tokens[place:]).trace
+            steps = [replay(here, source).steps[0].accepted for source in SOURCES.values()]
+            # The last token is always the target's own, so a run's draft may be one shorter.
+            assert longest[place] - 1 <= max(steps) <= longest[place]
+
+
+def test_no_run_of_the_sources_costs_less_than_hindsight():
+    prices = CURVES["cpu"]
+    for trace in _traces():
+        bound = study.least_cost(study.acceptable(trace, list(SOURCES.values())), prices)
+        for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
+            assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
+
+
+def test_selection_rules_choose_by_match_and_by_expected_acceptance():
+    long, short = DraftTree.chain([1, 2, 3, 4]), DraftTree.chain([5])
+    drafts = {"a": long, "b": short, "rest": DraftTree.chain([7])}
+    assert longest_match({"a": 6, "b": 5, "rest": 0}, drafts) == "a"
+    assert longest_match({"a": 4, "b": 2, "rest": 9}, drafts) == "rest"
+    assert highest_score({"a": 1, "b": 9, "rest": 0}, drafts) == "a"
+    doubtful = {"a": long.annotated(scores=[0.5, 0.4, 0.3, 0.2]), "b": short, "rest": EMPTY}
+    assert highest_score({"a": 1, "b": 9, "rest": 0}, doubtful) == "rest"
+
+
+def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_and_forgets_with_them():
+    suffix, trace = SuffixDecoding(), _traces(2)[1]
+    run = replay(trace, Selection(SOURCES | {"last": PromptLookup(2, 3)}, longest_match))
+    assert run.tokens == trace.tokens
+    assert all(step.tree.is_chain for step in run.steps) and len(run.steps) < len(trace.tokens) - 1
+    selection = Selection({"suffix": suffix, "last": PromptLookup(1, 3)}, longest_match)
+
+    def steps():
+        return [(step.tree.tokens, step.path) for step in replay(trace, selection).steps]
+
+    first, second = steps(), steps()
+    # The second time the whole answer is known: its copies begin sooner.
+    assert len(second) < len(first) and suffix.match >= SAM_MATCH
+    selection.reset()
+    assert steps() == first
+
+
+def test_fitted_probabilities_predict_better_than_the_rough_ones():
+    traces = _traces(12)
+    fitted = study.fit(traces[:8], SOURCES, "copies")
+    judged = judged_on(traces[8:], SOURCES)
+
+    def surprise(probabilities) -> float:
+        chance, hit = study.predictions(judged, probabilities)
+        return float(-np.log(np.where(hit, chance, 1 - chance)).mean())
+
+    assert surprise(fitted) < surprise(OneTree(SOURCES, CURVES["gpu"]).probabilities)
+    assert fitted.fitted_on == "copies"
+
+
+CPU = CURVES["cpu"]
+TEXTS = [f"def add_{i}(a, b):\n    return a + b\n" for i in range(6)]
+
+
+def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(tokenizer, tmp_path, monkeypatch):
+    def missing() -> list[Reply]:
+        raise MissingData("not here")
+
+    replies = [Reply(str(i), "made", TEXTS[i % 6], TEXTS[(i + 1) % 6]) for i in range(10)]
+    replies.append(Reply("x", "made", "asked", ""))  # an empty answer is left out
+    assert [one.prompt for one in study.spread(replies, 2)] == [replies[0].prompt, replies[5].prompt]
+    assert len(study.spread(replies, 99)) == 10
+    monkeypatch.setattr(study, "SETS", {"here": lambda: replies[:6], "elsewhere": missing})
+    build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
+    store = SuffixIndex.open(tmp_path / "store")
+    sources = partial(study.tokens_alone, store)
+    drafters = study.rungs(sources, [CPU], (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
+    ladders, absent = study.of_large_models(tokenizer, drafters, sources(), 4)
+    assert absent == ["elsewhere"] and list(ladders) == ["here"]
+    ladder = ladders["here"]
+    traces = [recording.trace for recording in ladder.recordings]
+    for name in study.ROWS:
+        runs, size = [], ladder.best_size(name, CPU)
+        assert size in ((2, 8) if name != study.TREE else ("cpu",))
+        for trace in traces:
+            drafters[name, size].reset()
+            runs.append(replay(trace, drafters[name, size]))
+        spent = sum(price_of(run, CPU) for run in runs)
+        speedup = sum(len(run.tokens) - 1 for run in runs) / spent
+        assert ladder.rate(name, CPU).value == pytest.approx(speedup)
+        assert 0 < ladder.share(name, CPU).value <= 1 + 1e-9
