@@ -38,7 +38,7 @@ def renew(root: Path) -> list[Path]:
     readme, drawing = root / "README.md", numbers.COMMITTED / "what-reproduces.svg"
     plots.use_style()
     plt.rcParams["svg.fonttype"] = "none"  # letters, not outlines of letters: a fifth of the size
-    figure = pictures.reproduces(pictures.headlines(judged, tables))
+    figure = pictures.reproduces(rules.headlines(judged, tables))
     written = {readme: renewed(readme.read_text(encoding="utf-8"), {**tables, "claims": rules.counts(judged)})}
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})

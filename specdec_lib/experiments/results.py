@@ -58,14 +58,13 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
     return pd.DataFrame(rows)
 
 
-def priced(runs: pd.DataFrame, curve: Mapping[int, float], draft: float = 0.0) -> pd.DataFrame:
-    """With a column ``price``: the sum over passes of the price of each width by ``curve``, and ``draft`` for each drafted
-    token."""
+def priced(runs: pd.DataFrame, curve: Mapping[int, float]) -> pd.DataFrame:
+    """With a column ``price``: the sum over passes of the price of each width by ``curve``."""
 
     def of_passes(counts: np.ndarray) -> float:
         return float(sum(counts[width] * step_seconds(curve, width) for width in np.flatnonzero(counts)))
 
-    return runs.assign(price=runs.widths.map(of_passes) + draft * runs.drafted)
+    return runs.assign(price=runs.widths.map(of_passes))
 
 
 def rate(

@@ -191,7 +191,7 @@ def _draw_pictures(app: Sphinx) -> None:
     if folder.is_dir():
         tables, frame = judged()
         plots.use_style()
-        drawing = pictures.reproduces(pictures.headlines(frame, tables))
+        drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
         drawing = pictures.tokens_per_second(tables["seconds"])
         drawing.savefig(folder / "seconds.svg", metadata={"Date": None})

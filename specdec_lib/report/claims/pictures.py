@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from specdec_lib.experiments.published_numbers import PAPERS, published_range, published_rows
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
@@ -31,26 +30,9 @@ _LOOKS = {
 _INK = "#767676"
 
 
-def headlines(judged: pd.DataFrame, tables: rules.Tables) -> pd.DataFrame:
-    """The numbers of the figure, a row each: ``paper``, ``headline``, ``claim`` (its id), ``published`` (smallest and
-    largest, or None), ``key``, ``price``, ``ours`` (a Number, or None), ``size`` (:func:`rules.off`), ``direction``."""
-    rows = []
-    for one in judged.sort_values(
-        "paper", key=lambda papers: papers.map(list(PAPERS).index), kind="stable"
-    ).itertuples():
-        for headline in one.claim.headline:
-            published = published_range(headline.published, published_rows()) if headline.published else None
-            for key, price in headline.ours.items():
-                ours = rules.number(key, tables)
-                size = rules.off(ours, *published) if published else None
-                rows.append((one.paper, headline.label, one.id, published, key, price, ours, size, one.verdict))
-    columns = ["paper", "headline", "claim", "published", "key", "price", "ours", "size", "direction"]
-    return pd.DataFrame(rows, columns=columns)
-
-
 def reproduces(shown: pd.DataFrame) -> Figure:
-    """Draw those of :func:`headlines` that have a number: published ranges grey, ours with 95 % intervals, right the
-    verdicts on the direction."""
+    """Draw what :func:`~specdec_lib.report.claims.rules.headlines` gives, where it has a number: published ranges grey, ours
+    with 95 % intervals, right the verdicts on the direction."""
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
     lines = len(shown) + shown.paper.nunique()
     height = 1.4 + 0.2 * lines

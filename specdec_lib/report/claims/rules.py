@@ -304,6 +304,22 @@ def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "claim"])
 
 
+def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """The numbers of the page "What reproduces", a row each: ``paper``, ``headline``, ``claim`` (its id), ``published``
+    (smallest and largest, or None), ``key``, ``price``, ``ours`` (a Number, or None), ``size`` (:func:`off`), ``direction``."""
+    rows = []
+    by_paper = judged.sort_values("paper", key=lambda papers: papers.map(list(PAPERS).index), kind="stable")
+    for one in by_paper.itertuples():
+        for headline in one.claim.headline:
+            published = published_range(headline.published, published_rows()) if headline.published else None
+            for key, price in headline.ours.items():
+                ours = number(key, tables)
+                size = off(ours, *published) if published else None
+                rows.append((one.paper, headline.label, one.id, published, key, price, ours, size, one.verdict))
+    columns = ["paper", "headline", "claim", "published", "key", "price", "ours", "size", "direction"]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
     """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```, and ``all``."""
     found = {name.replace(" ", "_"): Number(int((judged.verdict == name).sum())) for name in VERDICTS}

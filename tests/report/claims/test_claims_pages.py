@@ -130,7 +130,7 @@ def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said)
 
 def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted_as_numbers():
     judged, tables = judged_with(None)
-    shown = pictures.headlines(judged, tables)
+    shown = rules.headlines(judged, tables)
     assert list(shown.key) == ["03/speed", "03/slow"] and list(shown.published) == [(2.27, 2.36)] * 2
     assert shown["size"][0] == pytest.approx(1.5 / 2.27) and shown.ours[1] is None
     (ax,) = pictures.reproduces(shown).axes
@@ -139,7 +139,7 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     assert container.lines[0].get_xdata() == [1.5] and [x for x, _ in segment] == [1.25, 1.75]
     words = [text.get_text() for text in ax.texts]
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
-    every = pictures.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
+    every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(pictures.PAPERS)
     counts = rules.counts(frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY}))
     found = {name: number.value for name, number in counts.items() if number.value}
