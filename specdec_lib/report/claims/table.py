@@ -59,7 +59,7 @@ def to_html(judged: pd.DataFrame, tables: Tables) -> str:
     """The table as HTML: each row has the place ``claim-<id>``, and ``claims.js`` filters it."""
 
     def lines(texts: Iterable[str]) -> str:
-        return "".join(f"<li>{escape(text)}</li>" for text in texts)
+        return "".join(f"<li>{escape(text).replace('_', '_<wbr>')}</li>" for text in texts)  # a long key breaks there
 
     rows = []
     for row in judged.itertuples():
