@@ -140,7 +140,7 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     words = [text.get_text() for text in ax.texts]
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
-    assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(pictures.PAPERS)
+    assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
     counts = rules.counts(frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY}))
     found = {name: number.value for name, number in counts.items() if number.value}
     assert found == {"all": 3, "holds": 1, "holds_in_part": 2}
