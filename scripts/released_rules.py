@@ -1,19 +1,26 @@
-"""What rules of released codes are worth that this library does otherwise: both on the same prompts, greedy, in tokens per pass.
+"""What rules of released codes are worth that this library does otherwise.
 
-Writes ``data/results/cpu/released.csv``, which the pages of the methods show.
+Trees and rules of drafting are compared in tokens per pass, shapes of heads in first choices that were right after the same short
+training. Writes ``data/results/cpu/released.csv``, which the pages of the methods show.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
+import torch
+from own_answers import unpack
+from tqdm import tqdm
+from train_companions import texts
+from transformers import PreTrainedModel
 
-from specdec_lib import load_model, paths, report
+from specdec_lib import Sampling, load_model, paths, report
 from specdec_lib.decoding.contract import LAST, Capture, Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Lookahead, TokenRecycling
@@ -22,12 +29,20 @@ from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.experiments import prompts, results
 from specdec_lib.experiments.recorded_runs import replay_each, run_each_again
 from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of, wanted
+from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, MedusaHeads
+from specdec_lib.heads.training import rate_factor
 
 #: Trees of the released codes: how many children a node has, by the ranks on the way to it, those of a leaf left out.
 MEDUSA = {"": 10, "0": 10, "1": 7, "2": 3, "3": 2} | dict.fromkeys("456789", 1)
 MEDUSA |= {"00": 10, "01": 3, "02": 2, "10": 2, "20": 1, "000": 2} | dict.fromkeys(("03", "04", "05", "06", "07"), 1)
 EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10": 1, "000": 3, "0000": 2}
+
+DRAWS = 4  # of the children of a node, to average what the released rule does
+LONGEST_PROMPT, HELD_OUT = 100, 40  # of the answers that heads learn from: tokens of a prompt, answers to test them on
+EPOCHS, TOGETHER = 2, 2  # rounds of training, answers of a step
 
 
 class ReleasedLookahead(Lookahead):
@@ -48,11 +63,112 @@ def shape_of(children: Mapping[str, int]) -> list[tuple[int, int]]:
     return nodes
 
 
+def accepted_as(p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, ranks: int) -> torch.Tensor:
+    """By row and rank, (m, ranks): how likely the released rule accepts the child of a rank where the target emits ``tokens``.
+
+    Children are drawn from ``q`` without replacement and tried in turn. After a refusal ``p`` loses what ``q`` has, and ``q`` the
+    child. For each rank this is exact, given the children before it, of which :data:`DRAWS` lists are drawn.
+    """
+    rows, found = torch.arange(len(p)), torch.zeros(len(p), ranks)
+    for _ in range(DRAWS):
+        left, drawn, refused = p, q, torch.ones(len(p))
+        for rank in range(ranks):
+            found[:, rank] += refused * torch.minimum(left[rows, tokens], drawn[rows, tokens])
+            if rank + 1 < ranks:
+                child = torch.multinomial(drawn, 1)[:, 0]
+                refused = refused * (1 - left[rows, child] / drawn[rows, child]).clamp_min(0)
+                left = torch.nn.functional.normalize((left - drawn).clamp_min(0), 1.0)
+                drawn = torch.nn.functional.normalize(drawn.index_put((rows, child), torch.zeros(())), 1.0)
+    return found / DRAWS / p[rows, tokens, None]
+
+
+def expected_passes(by_depth: Sequence[torch.Tensor], count: int) -> float:
+    """Passes over ``count`` tokens after the first, given how likely a child of each rank is right at each token, by depth."""
+    reached = torch.zeros(count, len(by_depth) + 2)
+    reached[:, 0] = 1
+    for way, children in EAGLE.items():
+        for rank in range(children):
+            ranks = [*map(int, way), rank]
+            there = by_depth[len(way)].shape[0]
+            reached[:there, len(ranks)] += torch.stack(
+                [by_depth[depth][:there, own] for depth, own in enumerate(ranks)]
+            ).prod(0)
+    starts = [1.0] + [0.0] * (count + 1)
+    for place, ends in enumerate((reached[:, :-1] - reached[:, 1:]).tolist()):
+        for accepted, share in enumerate(ends[: count - place + 1]):
+            starts[place + accepted + 1] += starts[place] * share
+    return sum(starts[:count])
+
+
+@torch.no_grad()
+def passes_by_rule(head: EagleHead, ends: Ends, text: Text) -> tuple[int, float, float]:
+    """Tokens of a sampled text, and its passes with the most likely children and with the released rule, both in EAGLE's tree."""
+    batch, ranked, released = Batch.of([text], ends.device), [], []
+    depths = max(map(len, EAGLE)) + 1
+    for depth, features in enumerate(head.features(ends, batch.states, batch.tokens, batch.where, depths), start=1):
+        there, tokens, states = batch.ahead(depth)
+        ranks = max(children for way, children in EAGLE.items() if len(way) == depth - 1)
+        q = head.logits(ends, depth, features[there]).softmax(-1)
+        ranked.append((q.topk(ranks, dim=-1).indices == tokens[:, None]).float())
+        released.append(accepted_as(wanted(states, ends), q, tokens, ranks))
+    count = int(batch.where.sum())
+    return count, expected_passes(ranked, count), expected_passes(released, count)
+
+
+def learned(head: DraftHead, ends: Ends, training: Sequence[Text], held_out: Sequence[Text]) -> Counts:
+    """By held-out answer, after a short training by the recipe: first choices of the first depth that were right, of all."""
+    optimizer = torch.optim.AdamW(head.parameters(), head.recipe.rate, weight_decay=head.recipe.weight_decay)
+    order = [i for epoch in range(EPOCHS) for i in np.random.default_rng(epoch).permutation(len(training))]
+    steps = [[training[i] for i in order[first : first + TOGETHER]] for first in range(0, len(order), TOGETHER)]
+    for step, some in enumerate(tqdm(steps, desc=head.kind, unit="step")):
+        noise = torch.Generator().manual_seed(step)
+        optimizer.zero_grad(set_to_none=True)
+        head_loss(head, ends, Batch.of(some, ends.device), noise).backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = head.recipe.rate * rate_factor(step, len(steps))
+        optimizer.step()
+    right, places = [], []
+    with torch.no_grad():
+        for batch in (Batch.of([text], ends.device) for text in held_out):
+            _, tokens, _ = batch.ahead(1)
+            (features,) = head.features(ends, batch.states, batch.tokens, batch.where, 1)
+            right.append(int((head.logits(ends, 1, features).argmax(-1) == tokens).sum()))
+            places.append(len(tokens))
+    return Counts(right, places)
+
+
+def shapes_of_heads(model: PreTrainedModel, path: Path, count: int) -> dict[str, Interval | int]:
+    """Medusa's first head with the target's output layer over one of its own, and EAGLE's divided embeddings over plain ones."""
+    rows = [row for row in unpack(path) if row["heat"] == 0 and len(row["answer"]) > 4]
+    rows = [row for row in rows if len(row["prompt"]) <= LONGEST_PROMPT]
+    order = np.random.default_rng(0).permutation(len(rows))[: count + HELD_OUT]
+    known = texts(model, [rows[i] for i in order])
+    training, held_out = known[:count], known[count:]
+    model.requires_grad_(False)
+    ends, plain = Ends(model), Ends(model)
+    plain._scale = 1.0
+
+    def trained(kind: type[DraftHead], own: Ends, **options) -> Counts:
+        torch.manual_seed(0)
+        return learned(kind.for_target(model, **options), own, training, held_out)
+
+    shared, separate = (trained(MedusaHeads, ends, heads=1, own_vocabulary=own) for own in (False, True))
+    divided, undivided = (trained(EagleHead, own) for own in (ends, plain))
+    return {
+        "medusa_shared_over_own": ratio_of_rates(shared, separate),
+        "eagle_divided_over_released": ratio_of_rates(divided, undivided),
+        "trained_on": EPOCHS * sum(len(text.tokens) - text.start - 1 for text in training),
+    }
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--target", default="smollm2", choices=("smollm2", "pocket"))
     parser.add_argument("--prompts", type=int, default=1, help="of each of PLD+'s tasks")
     parser.add_argument("--max-new-tokens", type=int, default=40)
+    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz", help="what heads learn from")
+    parser.add_argument("--learn", type=int, default=100, help="answers to train on")
     parser.add_argument("--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder")
     options = parser.parse_args(words)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -84,6 +200,20 @@ def main(words: Sequence[str] | None = None) -> None:
     }
     counted["recycling_width"] = results.rate(rows[rows.method == "recycling"], ("verified", "passes"))
     counted["recycling_full_width"] = 1 + sum(live["recycling"].levels)
+    began = time.monotonic()
+    sampled = record_once(model, tokenizer, asked, Sampling(1.0), options.max_new_tokens)
+    torch.manual_seed(0)
+    by_rule, ends = [], Ends(model)
+    for each in tqdm(sampled, desc="sampled outputs"):
+        tokens = [*each.trace.prompt, *each.trace.tokens]
+        text = Text(torch.tensor(tokens), states_of(model, tokens), len(each.trace.prompt))
+        by_rule.append(passes_by_rule(eagle, ends, text))
+    count, ours, theirs = zip(*by_rule, strict=True)
+    names = [each.prompt.id for each in sampled]
+    counted["eagle_likely_over_released"] = ratio_of_rates(Counts(count, ours), Counts(count, theirs), names)
+    print(f"children of EAGLE: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    counted |= shapes_of_heads(model, options.answers, options.learn)
+    print(f"and shapes of heads: {time.monotonic() - began:.0f} s", file=sys.stderr)
     with chdir(options.out):
         report.save("released", counted | {"outputs": len(recordings), "tokens": options.max_new_tokens})
 

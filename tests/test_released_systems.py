@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+import own_answers
 import pytest
 import released_rules
+import torch
 
+from specdec_lib import Sampling, load_model
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.generate import record
+from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import eagle, medusa
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.heads.draft_training import Text
+from specdec_lib.heads.drafting import Ends
 from specdec_lib.report import numbers
 
 
@@ -22,9 +32,46 @@ def test_the_released_tree_has_as_many_nodes_on_each_level_as_ours(children, lev
     assert [counted[depth] for depth in range(1, len(counted))] == list(levels)
 
 
+def test_passes_with_likely_children_are_those_of_a_replay():
+    model, tokenizer = load_model("pocket", "cpu", "float32")
+    head = ModelPair(model, None, tokenizer).draft_heads("eagle")
+    prompt = tokenizer("def add(x, y):\n    return")["input_ids"]
+    trace = record(model, prompt, Sampling(1.0, seed=3), 40, capture=Capture((LAST,)))
+    drafter = eagle.Eagle(model, head, released_rules.shape_of(released_rules.EAGLE))
+    tokens = torch.tensor([*prompt, *trace.tokens])
+    states = torch.cat([trace.hidden[LAST].float(), torch.zeros(1, trace.hidden[LAST].shape[1])])
+    count, ours, released = released_rules.passes_by_rule(head, Ends(model), Text(tokens, states, len(prompt)))
+    assert (count, ours) == (len(trace.tokens) - 1, len(replay(trace, drafter).steps))
+    assert 0 < released <= count
+
+
+def test_children_are_accepted_as_often_as_the_released_rule_accepts_them():
+    """Against the rule itself, run many times; the target's draw decides where no child is accepted."""
+    p, q, draw = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4]), np.random.default_rng(0)
+    counted, runs = np.zeros((4, 3)), 20_000
+    for _ in range(runs):
+        left, own = p, q
+        for rank, child in enumerate(draw.choice(4, 3, replace=False, p=q)):
+            if draw.random() < left[child] / own[child]:
+                counted[child, rank] += 1
+                break
+            left = np.maximum(left - own, 0)
+            left, own = left / left.sum(), np.where(np.arange(4) == child, 0, own)
+            own = own / own.sum()
+    many = [torch.tensor(row, dtype=torch.float32).repeat(20_000, 1) for row in (p, q)]
+    for token in range(4):
+        found = released_rules.accepted_as(*many, torch.full((20_000,), token), 3).mean(0) * p[token]
+        assert found.numpy() == pytest.approx(counted[token] / runs, abs=0.012)
+
+
 def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
-    released_rules.main(["--target", "pocket", "--max-new-tokens", "12", "--out", str(tmp_path)])
+    draw = np.random.default_rng(0)
+    rows = [{"prompt": draw.integers(5, 200, 6), "answer": draw.integers(5, 200, 9), "heat": 0.0} for _ in range(44)]
+    own_answers.pack(rows, tmp_path / "answers.npz")
+    learn = ["--answers", str(tmp_path / "answers.npz"), "--learn", "4"]
+    released_rules.main(["--target", "pocket", "--max-new-tokens", "12", "--out", str(tmp_path), *learn])
     found = numbers.read(tmp_path / "released.csv")
-    ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead")]
+    ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead", "eagle_likely")]
     assert all(0.5 < ratio < 2 for ratio in ratios) and found["outputs"].value >= 5
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
+    assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8
