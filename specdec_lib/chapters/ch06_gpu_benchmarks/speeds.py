@@ -46,8 +46,9 @@ def timed(
 ) -> tuple[list[Recording], dict[str, list[Generation]], list[dict[str, Any]]]:
     """Decode prompts greedily with every method and with transformers' own, in turns.
 
-    The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the first
-    answer before any time counts. On a GPU our passes are recorded graphs (:class:`~specdec_lib.decoding.runtime.Runtime`).
+    The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the answer
+    to the shortest prompt before any time counts. On a GPU our passes are recorded graphs
+    (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
     Returns the recordings of plain runs, which give the prompts and the lossless outputs; the runs by method of ours; and a row
     an output and method (``_row``).
@@ -63,9 +64,10 @@ def timed(
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {name: [] for name in drafters}
     rows: list[dict[str, Any]] = []
-    warming = replace(recordings[0].trace.limits, max_new_tokens=min(_WARM, max_new_tokens))
+    shortest = min(recordings, key=lambda one: len(one.trace.prompt))
+    warming = replace(shortest.trace.limits, max_new_tokens=min(_WARM, max_new_tokens))
     turns = [(i, one, one.trace.limits) for i, one in enumerate(recordings)]
-    for place, recording, limits in [(0, recordings[0], warming), *turns]:
+    for place, recording, limits in [(0, shortest, warming), *turns]:
         trace = replace(recording.trace, limits=limits)
         first = place % len(names)
         for name in names[first:] + names[:first]:
