@@ -98,12 +98,13 @@ def build() -> None:
     jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     command = [sys.executable, "-c", _JUPYTER_BOOK, str(os.getpid()), str(jobs), "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    variables = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # pages show their figures
     log = root / "_build" / "book.log"
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(
             [*command, "--all", "-W", "--keep-going", "-n"],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            env=variables | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
