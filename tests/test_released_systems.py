@@ -1,7 +1,5 @@
 """Rules of released codes: their trees are of the size that pages say, and both sides are counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -45,15 +45,6 @@ def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends():
         assert upright == [(0.5, 0.875), (1.125, 1.5)]
 
 
-def test_panels_draw_a_line_a_label_and_say_where_there_is_none():
-    content = {"left": {"PLD": ([1, 2], [0.5, math.nan]), "PLD, dashed": ([1, 2], [0.1, 0.2])}, "right": {}}
-    left, right = plots.panels(content, "x", "y", ylim=(0, 1)).axes
-    assert [line.get_ydata()[0] for line in left.get_lines()] == [0.5, 0.1]
-    assert {line.get_color() for line in left.get_lines()} == {plots.color("PLD")}
-    assert len({line.get_linestyle() for line in left.get_lines()}) == 2
-    assert [text.get_text() for text in right.texts] == ["no data"] and left.get_ylim() == (0, 1)
-
-
 def test_each_series_of_ratios_has_its_points_and_the_known_intervals_their_lines():
     cases = {
         "a": {"x": Interval(1.2, 1.1, 1.3), "y": Interval(0.9, math.nan, math.nan)},
