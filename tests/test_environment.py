@@ -103,7 +103,7 @@ def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[s
 
 
 def test_an_installed_copy_has_every_file_of_the_pocket_models_and_works_outside_of_the_checkout(tmp_path):
-    """From what the wheel puts beside other packages, as the settings of the build say: no network, no second torch."""
+    """The files of a wheel are copied by hand, which needs neither a network nor a second torch."""
     assert carried() >= {file for file in paths.POCKET.rglob("*") if file.is_file()}
     site, folder = tmp_path / "site", tmp_path / "elsewhere"
     folder.mkdir()
