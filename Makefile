@@ -55,7 +55,7 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
-# Two at once, but for those that time something. The full profile has models that two notebooks may not have room for.
+# Two notebooks run at once, except those that measure time. Two with the models of the profile full may not fit into memory.
 JOBS := $(if $(filter smoke default,$(PROFILE)),--jobs 2)
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
 	@$(PY) -m specdec_lib run --profile $(PROFILE) $(JOBS) $(ARGS)
@@ -104,7 +104,7 @@ test-notebooks: venv  ## make the notebooks of the smoke profile and test what t
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
 	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray and not realmodel' $(CORE) $(ARGS)
 
-test-slow: venv  ## run the tests that take half a minute and more each
+test-slow: venv  ## run the tests that take a quarter of a minute and more each
 	@$(PYTEST) -m 'slow and not ray' $(ARGS)
 
 # The cluster of these tests is as large as this machine, so they run in one process. Ray gives each task one thread, and on some

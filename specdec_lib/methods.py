@@ -56,7 +56,7 @@ class Unavailable(LookupError):
 class Workbench(Protocol):
     """What a method may ask for when it is built for a pair of models (:class:`specdec_lib.experiments.workbench.ModelPair`).
 
-    What is not there raises :class:`Unavailable` when it is asked for, and costs nothing where it is not. ``sparse`` is a
+    Attributes are built on first access; a missing one raises :class:`Unavailable`. ``sparse`` is a
     datastore of text, ``dense`` an index of the target's states or what searches like one, ``layer`` the layer whose states
     tell best where to copy from, ``heads`` are the target's induction heads as (block, head), ``prices`` those of passes of
     target and draft model; ``tree_probabilities`` name what one tree drafts from.
@@ -319,7 +319,7 @@ def slug(name: str) -> str:
 
 
 def exact(names: Collection[str]) -> tuple[str, ...]:
-    """Those of some methods whose sampled outputs are those of plain decoding, token for token."""
+    """Of some methods those whose sampled outputs equal plain decoding's, token for token."""
     return tuple(name for name in names if name == PLAIN or METHODS[name].exact == "exact")
 
 

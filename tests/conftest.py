@@ -1,5 +1,4 @@
-"""What holds for every test: no network, no window, one thread, the same cases each time, and reasons for what is
-skipped."""
+"""What holds for every test: no network, no window, one thread, the same cases each time, a reason for each skip."""
 
 import os
 import sys
@@ -21,8 +20,7 @@ try:
 except ImportError:  # tests that need it are not collected then; those of a GPU do not
     settings = None
 
-#: Which cases are drawn: "same", the default, is the same ones each time, so that no run depends on luck; "random",
-#: of ``make test-random``, is other ones with each ``--hypothesis-seed``.
+#: Which cases are drawn: the "same" ones each time, or of ``make test-random`` "random" ones by ``--hypothesis-seed``.
 DRAWN = os.environ.get("SPECDEC_TESTS_DRAW", "same")
 if DRAWN not in ("same", "random"):
     raise pytest.UsageError(f"SPECDEC_TESTS_DRAW is {DRAWN!r}; expected 'same' or 'random'")

@@ -62,6 +62,7 @@ def test_children_are_accepted_as_often_as_the_released_rule_accepts_them():
         assert found.numpy() == pytest.approx(counted[token] / runs, abs=0.012)
 
 
+@pytest.mark.slow
 def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     draw = np.random.default_rng(0)
     rows = [{"prompt": draw.integers(5, 200, 6), "answer": draw.integers(5, 200, 9), "heat": 0.0} for _ in range(44)]

@@ -21,8 +21,8 @@ def claims(
     """Print every claim of the papers with its verdict here."""
     paths.root()
     from specdec_lib.report import numbers
-    from specdec_lib.report.build.params import UsageError
     from specdec_lib.report.claims import rules, table
+    from specdec_lib.report.params import UsageError
 
     files = numbers.table_files()
     if save:

@@ -82,7 +82,7 @@ def _split(states, edges, slots, sizes, state, token, target):
 
 @compiled
 def _follower(states, edges, slots, sizes, state, token, edge):
-    """The state of the state's longest string and a token, which is the longest of its own from now on."""
+    """The state of the longest string of ``state`` plus ``token``, split off if that state has longer strings."""
     target = edges[TARGET, edge]
     if states[LENGTH, target] == states[LENGTH, state] + 1:
         return target

@@ -35,7 +35,7 @@ RUNNING = _Running()
 
 
 class _Setting:
-    """A setting of the whole process: the first of those who need it makes it, the last takes it back."""
+    """A setting of the whole process: its first user turns it on, the last one restores what was before."""
 
     def __init__(self, make: Callable[[], AbstractContextManager]):
         self._make, self._lock, self._users, self._made = make, threading.Lock(), 0, nullcontext()
@@ -71,7 +71,7 @@ uncompiled = _Setting(lambda: torch.compiler.set_stance("force_eager"))
 
 @contextmanager
 def settings(device: torch.device, as_written: bool = False) -> Iterator[None]:
-    """Leave cuDNN's attention kernels of a GPU out, and what ``torch.compile`` wraps where the model is to run as it is written.
+    """Switch cuDNN's attention off on a GPU and, if ``as_written``, run what ``torch.compile`` wraps eagerly.
 
     From torch 2.11 on cuDNN's attention is the first choice of a Hopper GPU. It makes a plan for each new number of
     keys, tens of milliseconds of the host's time, and in decoding nearly every pass has one.

@@ -52,7 +52,7 @@ class Verifier(ABC):
 
     #: Measures device time separately from host time.
     clock: HostClock = field(default_factory=HostClock)
-    #: When the last verification's pass was done, what is then made of its logits left out.
+    #: When the last verification's forward pass ended, before its logits were used.
     passed: Any = None
     #: The most likely tokens after each node of the tree last verified; None where nobody asked.
     outputs: Outputs | None = None

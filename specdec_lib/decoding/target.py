@@ -361,7 +361,7 @@ def _check(model: PreTrainedModel) -> None:
 
 
 def _tried(what: str, call: Callable, *arguments):
-    """What ``call`` gives; its failure as an UnsupportedModel that says what was tried, memory apart."""
+    """Return the call's result. Any failure but a lack of memory becomes an UnsupportedModel that says what was tried."""
     try:
         return call(*arguments)
     except torch.OutOfMemoryError:

@@ -28,6 +28,7 @@ def run_without(missing: list[str], code: str, **environment: str) -> subprocess
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_gpu_are_collected_where_little_is_installed():
     text = (paths.ROOT / "Makefile").read_text()
     tests = re.search(r"^GPU_TESTS = ((?:.*\\\n)*.*)$", text, re.MULTILINE)[1].replace("\\", " ").split()

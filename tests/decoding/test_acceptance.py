@@ -183,6 +183,7 @@ def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(exact, rows)
     assert depths(steps) == {0, 1, 2} and surprise(counts, exact) < RIGHT
 
 
+@pytest.mark.slow
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
     monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
@@ -203,8 +204,8 @@ ADAPTIVE = {
 }
 
 
-@pytest.mark.core_cases(6)
-@pytest.mark.parametrize("rule", ADAPTIVE)
+@pytest.mark.core_cases(2)
+@pytest.mark.parametrize("rule", [pytest.param(r, marks=[pytest.mark.slow] * (r != "heuristic")) for r in ADAPTIVE])
 def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, rule):
     # Fewer than for the fixed length: what is accepted is decided by the same code, and lengths are what differs.
     counts, steps = emitted(pair[0], ADAPTIVE[rule](pair[1]), 400, beyond=1)
@@ -228,8 +229,7 @@ DRAFTS = {
 }
 
 
-@pytest.mark.core_cases(3)
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", [pytest.param(d, marks=[pytest.mark.slow] * (d != "a tree")) for d in DRAFTS])
 def test_drafts_keep_the_target_distribution_end_to_end(pair, exact, draft):
     make, expected = DRAFTS[draft]
     counts, steps = emitted(pair[0], make(pair), 1200)

@@ -59,10 +59,10 @@ INSPECTION = r"""
     broken: [...document.querySelectorAll("mjx-merror, [data-mjx-error]")].map(e => e.textContent),
     images: [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src),
     without_alt: [...document.querySelectorAll("article img:not([alt])")].map(i => i.src),
-    width: [document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth],
   };
 })()
 """
+WIDTHS = "[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
 
 
 def serve(page: Page, folder: Path) -> None:
@@ -96,7 +96,7 @@ def browser() -> Iterator[Browser]:
             browser.close()
 
 
-def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
+def visit(page: Page, address: str) -> dict[str, Any]:
     """Load a page; returns what :data:`INSPECTION` says, with ``errors`` and ``requests``."""
     errors: list[str] = []
     requests: list[str] = []
@@ -110,8 +110,8 @@ def visit(page: Page, address: str, width: int = 1400) -> dict[str, Any]:
             errors.append(f"not loaded: {request.url} {request.failure}")
 
     listeners = {"pageerror": lambda error: errors.append(str(error)), "console": heard, "requestfailed": not_loaded}
-    listeners["request"] = lambda request: requests.append(request.url)
-    page.set_viewport_size({"width": width, "height": 900})
+    listeners |= {"request": lambda request: requests.append(request.url)}
+    page.set_viewport_size({"width": 1400, "height": 900})
     for event, listener in listeners.items():
         page.on(event, listener)
     page.goto(address, timeout=120_000)  # a busy machine takes long
@@ -159,7 +159,8 @@ def leads_nowhere(link: str) -> bool:
 def faults(page, name: str) -> dict[str, list]:
     """What is wrong with a page of the site, wide and as narrow as a phone, by kind."""
     facts = visit(page, f"{SITE}/{name}")
-    width, room = visit(page, f"{SITE}/{name}", PHONE)["width"]
+    page.set_viewport_size({"width": PHONE, "height": 900})
+    width, room = page.evaluate(WIDTHS)
     found = {key: facts[key] for key in ("errors", "unrendered", "broken", "images", "without_alt")} | {
         "links": [link for link in sorted(set(facts["links"])) if leads_nowhere(link)],
         "left over": [text.strip()[:120] for text in facts["texts"] if LEFTOVERS.search(text)],

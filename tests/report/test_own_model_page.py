@@ -20,8 +20,8 @@ import typer
 import specdec_lib
 from specdec_lib import cli, paths
 from specdec_lib.cli import main
-from specdec_lib.report import numbers
-from specdec_lib.report.build import params, plan
+from specdec_lib.report import numbers, params
+from specdec_lib.report.build import plan
 from tests.experiments.published_formats import write
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="an installed package has no pages")
@@ -154,6 +154,7 @@ def run_command(words: list[str]) -> None:
     found(words)
 
 
+@pytest.mark.slow
 def test_every_command_and_block_on_a_model_of_ones_own_runs_in_order(workplace, capsys):
     scope: dict = {}
     for language, text in blocks(OWN):

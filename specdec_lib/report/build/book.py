@@ -15,8 +15,8 @@ import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.params import UsageError
 from specdec_lib.report.build.runner import METADATA, strip_ansi
+from specdec_lib.report.params import UsageError
 
 GENERATED = "generated"
 """Folder in ``book/api`` for the pages of the library, which Sphinx makes from ``book/api/index.md``."""

@@ -11,7 +11,8 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib.report.build import book, params, plan
+from specdec_lib.report import params
+from specdec_lib.report.build import book, plan
 from specdec_lib.report.claims import rules
 
 MAX_CELL_LINES = 15

@@ -15,9 +15,9 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import params
-from specdec_lib.report.build.params import UsageError
+from specdec_lib.report import params
 from specdec_lib.report.display import provenance
+from specdec_lib.report.params import UsageError
 
 #: Key of a notebook's metadata: in a source ``{"timed": true}`` where it takes times, in a copy where it comes from.
 METADATA = "specdec"

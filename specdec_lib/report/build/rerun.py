@@ -15,7 +15,8 @@ import nbformat
 import yaml
 
 from specdec_lib import files, paths
-from specdec_lib.report.build import params, plan
+from specdec_lib.report import params
+from specdec_lib.report.build import plan
 from specdec_lib.report.build.runner import METADATA
 from specdec_lib.report.display import tables
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
-from specdec_lib.report.build import params
+from specdec_lib.report import params
 from specdec_lib.report.display import run_context
 
 if TYPE_CHECKING:

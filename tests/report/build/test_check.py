@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from specdec_lib.report.build import check, params
+from specdec_lib.report import params
+from specdec_lib.report.build import check
 from tests.report.notebook_factory import write_notebook
 
 

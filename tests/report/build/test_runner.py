@@ -14,8 +14,8 @@ import nbformat
 import pytest
 
 from specdec_lib import files, paths
-from specdec_lib.report import numbers
-from specdec_lib.report.build import execution, params, plan, runner
+from specdec_lib.report import numbers, params
+from specdec_lib.report.build import execution, plan, runner
 from tests.report.notebook_factory import write_notebook
 from tests.test_processes import left_of
 

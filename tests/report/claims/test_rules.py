@@ -237,9 +237,9 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "specdec-pp-lemma-oracle": "111 holds, 110 holds, 101 part, 100 not, 011 not",
     "specdec-pp-threshold-policy": "11 holds, 10 holds, 01 part, 00 not",
     "specdec-pp-optimal-threshold-value": "11 holds, 10 holds, 01 part, 00 not",
-    "specdec-pp-balance": "11 holds, 10 part, 00 not, 01 not",
-    "specdec-pp-parallel": "11 holds, 10 part, 01 not, 00 not",
 }
+FIRST_IS_PART = ("specdec-pp-balance", "specdec-pp-parallel", "pld-plus-table-11")
+CASES |= dict.fromkeys(FIRST_IS_PART, "11 holds, 10 part, 01 not, 00 not")
 WORDS = {"holds": rules.HOLDS, "part": rules.PARTLY, "not": rules.FAILS}
 
 
