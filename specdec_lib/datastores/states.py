@@ -23,8 +23,9 @@ from specdec_lib.decoding.checks import one_of, whole
 
 FORMAT = "specdec-lib hidden states"
 MANIFEST, PROGRESS = "states.json", "progress.json"
-#: Bytes of states that are in memory before they are written.
-STEP_BYTES = 1 << 27
+#: Bytes of states that are in memory before they are written: of a small model on a processor some minutes, which an
+#: interruption costs.
+STEP_BYTES = 1 << 24
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
