@@ -313,15 +313,17 @@ def response_store(
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
-    """A store of the first whole documents of another: as many as have no more than ``tokens`` tokens together, but the
-    first one whatever its length."""
+    """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together; of a first one
+    that is longer the beginning."""
     store = index.store
     lengths = np.diff(store.starts) - 1
-    count = max(1, int(np.searchsorted(np.cumsum(lengths), tokens, side="right")))
+    count = int(np.searchsorted(np.cumsum(lengths), tokens, side="right"))
     if count == len(store):
         return index
+    documents = [store.document(i) for i in range(count)] or [store.document(0)[:tokens]]
     about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
-    return _ids_store("part", (store.digest, count), lambda: map(store.document, range(count)), store.vocabulary, about)
+    parts = (store.digest, count or -tokens)
+    return _ids_store("part", parts, lambda: documents, store.vocabulary, about)
 
 
 def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
