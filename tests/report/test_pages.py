@@ -43,7 +43,7 @@ def test_every_folder_of_code_is_a_package_so_that_its_page_is_found():
     assert {folder for folder in folders if not (folder / "__init__.py").is_file()} == set()
     index = (ROOT / "book" / "api" / "index.md").read_text(encoding="utf-8")
     for folder in folders:
-        if folder.parent == ROOT / "specdec_lib" and folder.name != "commands":
+        if folder.parent == ROOT / "specdec_lib" and folder.name not in ("chapters", "commands", "report"):
             assert f"   specdec_lib.{folder.name}\n" in index, f"name {folder.name} in book/api/index.md"
 
 
