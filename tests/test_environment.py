@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from specdec_lib import paths
+from specdec_lib import __version__, paths
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 ROOT = paths.ROOT or Path()
@@ -75,13 +75,13 @@ def carried() -> set[Path]:
 
 
 def test_the_version_is_the_same_everywhere_and_the_changelog_knows_it():
-    import specdec_lib
-
     version = PROJECT["version"]
-    assert specdec_lib.__version__ == version
+    assert __version__ == version
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## \[(.+?)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[0] == version
+    sections = re.findall(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", changes, re.MULTILINE)
+    released = [section for section in sections if section[0] != "Unreleased"]
+    assert released[0][0] == version and released[0][1]
 
 
 def call(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -320,10 +320,12 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     count = int(np.searchsorted(np.cumsum(lengths), tokens, side="right"))
     if count == len(store):
         return index
-    documents = [store.document(i) for i in range(count)] or [store.document(0)[:tokens]]
     about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
-    parts = (store.digest, count or -tokens)
-    return _ids_store("part", parts, lambda: documents, store.vocabulary, about)
+    if count:
+        key, documents = (store.digest, count), map(store.document, range(count))
+    else:
+        key, documents = (store.digest, 0, tokens), [store.document(0)[:tokens]]
+    return _ids_store("part", key, lambda: documents, store.vocabulary, about)
 
 
 def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:

@@ -158,8 +158,8 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
     few = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000), methods, smaller=("REST",))
     kept = set(zip(few.stored == part.store.count, few.method, strict=True))
     assert kept == {(True, "REST"), *((False, method) for method in methods)}
-    # A part that two sizes have is measured once.
-    same = dense_at_scale.size_counts(model, index, recorded, (4_000, 4_000, 8_000), ("REST",), ("REST",))
+    # A store that ends before two of the sizes is measured once.
+    same = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000, 9_000), ("REST",), ("REST",))
     assert same.stored.nunique() == 2 and not same.duplicated(["stored", "way", "prompt"]).any()
     with pytest.raises(ValueError, match="expected a part of this store"):
         stores.first_states(stores.dense_states(model, part), index)

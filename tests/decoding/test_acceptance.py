@@ -204,7 +204,6 @@ ADAPTIVE = {
 }
 
 
-@pytest.mark.core_cases(2)
 @pytest.mark.parametrize("rule", [pytest.param(r, marks=[pytest.mark.slow] * (r != "heuristic")) for r in ADAPTIVE])
 def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, rule):
     # Fewer than for the fixed length: what is accepted is decided by the same code, and lengths are what differs.

@@ -110,7 +110,7 @@ def visit(page: Page, address: str) -> dict[str, Any]:
             errors.append(f"not loaded: {request.url} {request.failure}")
 
     listeners = {"pageerror": lambda error: errors.append(str(error)), "console": heard, "requestfailed": not_loaded}
-    listeners |= {"request": lambda request: requests.append(request.url)}
+    listeners["request"] = lambda request: requests.append(request.url)
     page.set_viewport_size({"width": 1400, "height": 900})
     for event, listener in listeners.items():
         page.on(event, listener)
