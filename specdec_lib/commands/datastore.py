@@ -39,7 +39,7 @@ class Texts:
 
     def __init__(self, texts: Sequence[Path], lines: Sequence[Path], field: str, part: tuple[int, int] = (0, 1)):
         self.field, self.part = field, part
-        self.texts, self.lines = ([located(path) for path in named] for named in (texts, lines))
+        self.texts, self.lines = ([located(path.parent) / path.name for path in named] for named in (texts, lines))
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is a folder: name its files" if path.is_dir() else f"no file {path}")
@@ -81,7 +81,7 @@ class Texts:
             at += path.stat().st_size
         for path in self.lines:
             size = path.stat().st_size
-            whole = path.suffix in PACKED
+            whole = path.suffix.lower() in PACKED
             if (begin <= at if whole else begin < at + size) and at < end:
                 for record in read_jsonl(path) if whole else read_jsonl(path, begin=begin - at, end=end - at):
                     if not isinstance(record.get(self.field), str):
@@ -196,10 +196,10 @@ def build(
     address: Address = None,
 ) -> None:
     """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
-    path, lines = located(store), [one for one in named if ".jsonl" in one.suffixes]
+    path, lines = located(store), [one for one in named if ".jsonl" in map(str.lower, one.suffixes)]
     texts = Texts([one for one in named if one not in lines], lines, field)
     for source in texts.paths:
-        if source.is_relative_to(path):
+        if source.resolve().is_relative_to(path):
             raise ValueError(f"{source} lies in {path}, which the new store replaces: move it, or name another folder")
     if shards is not None and shards < 1:
         raise ValueError(f"--shards is {shards}; expected their number, 1 or more")
@@ -254,7 +254,10 @@ def dense(
 
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
     width, context = hidden_size_and_context(model) or (dims, window)
-    faiss_index.empty_index(width, dims, **index)
+    empty = faiss_index.empty_index(width, dims, **index)
+    for part in parts:  # no token is the last of its document that has a state
+        most = part.count - len(part)
+        faiss_index.check_lists(empty, factory, most if max_states is None else min(most, max_states))
     options.fits("--window", window, context)
     overlap = window // 4 if overlap is None else overlap
     hidden_states.check_overlap(window, overlap, cover)

@@ -55,14 +55,16 @@ def train_acceptance_head(
     share = None if mixing == "none" else _number("--mixing", mixing)
     check_mixing(share)
     _check_tasks(task)
+    places = [out, *(out.with_stem(f"{out.stem}-{place}") for place in range(1, seeds))]
+    for place in places:
+        options.output_file(place)
     model, small, tokenizer = load_pair(target, draft, device, dtype)
     asked = Asked(task or TASKS, prompts, max_new_tokens)
     trained, tokens, count = train_acceptance_heads(
         model, small, tokenizer, data, settings, asked, labels, share, sees_confidence, seeds
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    for place, head in enumerate(trained):
-        own = out.with_stem(f"{out.stem}-{place}") if place else out
+    for own, head in zip(places, trained, strict=True):
         head.save(own)
         story = head.story
         best = story["curve"][story["epoch_kept"] - 1]
@@ -102,7 +104,7 @@ def train_heads(
     dtype: options.Dtype = "auto",
     task: options.Task = None,
     prompts: options.Prompts = 80,
-    max_new_tokens: options.NewTokens = 128,
+    max_new_tokens: Annotated[int, options.whole("Longest answer, in tokens.", 2)] = 128,
     epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
     batch: Annotated[int, options.whole("Answers of a step.")] = 4,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
@@ -131,6 +133,8 @@ def train_heads(
     shared = {"own_vocabulary": own_vocabulary, "layers": layers}
     own: dict[str, dict[str, Any]] = {"medusa": shared, "hydra": shared | {"prefix": prefix}, "eagle": {"mlp": mlp}}
     _check_tasks(task)
+    for name in kinds:
+        options.output_file(out / f"{name}.safetensors")
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)

@@ -52,8 +52,7 @@ def build_tokens(
 ) -> TokenStore:
     """Write a token store and open it.
 
-    The work is done in ``<path>.partial`` and renamed at the end; a store that is already at ``path`` stays until then. One
-    with a dense index inside it is not replaced.
+    A store that is already at ``path`` stays until the new one is whole. One with a dense index inside it is not replaced.
 
     Parameters
     ----------

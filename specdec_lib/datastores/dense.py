@@ -11,6 +11,7 @@ continuation runs on into the next document.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,11 @@ MANIFEST = "dense.json"
 #: Folder of the index within that of its token store.
 FOLDER = "dense"
 _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
+
+
+def _named(path: str | Path) -> Path:
+    """An absolute path, links left as they are: "." has no parent, and an index behind a link has that of the link."""
+    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def _sampled(source: ArrayStates, sample: int) -> Iterator[np.ndarray]:
@@ -72,9 +78,8 @@ def build_dense_index(
 ) -> DenseIndex:
     """Reduce hidden states and index them.
 
-    The work is done in ``<path>.partial`` and renamed at the end; an index that is already at ``path`` stays until then. The
-    source is read twice, three times where the index is trained; memory holds the index, and ``sample`` reduced states while it
-    is trained.
+    An index that is already at ``path`` stays until the new one is whole. The source is read twice, three times where the index is
+    trained; memory holds the index, and ``sample`` reduced states while it is trained.
 
     Parameters
     ----------
@@ -89,7 +94,7 @@ def build_dense_index(
         million drawn at random; its code: the first million).
     """
     if not isinstance(store, TokenStore):
-        store = TokenStore.open(Path(path).parent if store is None else store)
+        store = TokenStore.open(_named(path).parent if store is None else store)
     path = store_files.located(path)
     sample = whole("sample", sample, 1)
     if not len(source):
@@ -149,12 +154,7 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
         keys.append(reduction.apply(states))
         bar.update(len(states))
     joined = np.concatenate(keys)
-    ivf = faiss_index.load_faiss().try_extract_index_ivf(inner)
-    if ivf is not None and ivf.nlist > len(joined):
-        raise ValueError(
-            f"factory is {factory!r} with {ivf.nlist} lists, for {len(joined)} states; expected no more lists than "
-            f"states, better 1 for each 39: say 'IVF{max(1, len(joined) // 39)}'"
-        )
+    faiss_index.check_lists(inner, factory, len(joined))
     try:
         inner.train(joined)
     except RuntimeError as error:
@@ -186,7 +186,7 @@ class DenseIndex:
         """
         if isinstance(path, TokenStore):
             path, store = path.path, path
-        path, folder = Path(path), files.present(store_files.located(path))
+        path, folder = _named(path), files.present(store_files.located(path))
         if not (folder / MANIFEST).is_file() and files.present(folder / FOLDER).is_dir():
             path, folder = folder / FOLDER, files.present(folder / FOLDER)
         about = store_files.read_manifest(

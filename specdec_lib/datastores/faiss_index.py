@@ -59,6 +59,16 @@ def empty_index(
     return index
 
 
+def check_lists(index: faiss.Index, factory: str, states: int) -> None:
+    """Refuse an index of more lists than there are states."""
+    ivf = load_faiss().try_extract_index_ivf(index)
+    if ivf is not None and ivf.nlist > states:
+        raise ValueError(
+            f"factory is {factory!r} with {ivf.nlist} lists, for {states} states; expected no more lists than "
+            f"states, better 1 for each 39: say 'IVF{max(1, states // 39)}'"
+        )
+
+
 def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
     """A reduction and the index behind it as one FAISS index of hidden states."""
     faiss = load_faiss()

@@ -88,9 +88,6 @@ class ShardedStore:
             stores.append(store)
         return stores
 
-    def __repr__(self) -> str:
-        return f"ShardedStore({str(self.path)!r}: {self.count:,} tokens in {len(self.manifest['shards'])} shards)"
-
 
 class Question(NamedTuple):
     """What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.

@@ -77,8 +77,7 @@ def build_sharded(
 ) -> None:
     """Build a store of as many shards as there are ``parts``, each an iterable of texts.
 
-    The work is done in ``<path>.partial`` and renamed at the end. The same call after an interruption goes on there, and
-    returns at once where the store is finished.
+    The same call after an interruption goes on where it was, and returns at once where the store is finished.
 
     ``build`` builds shards and gives the folder of each: :func:`build_here`, or
     :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable and all nodes must see ``path``. Of
@@ -99,7 +98,7 @@ def build_sharded(
             if ShardedStore.open(path).manifest["build"] != key:
                 raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
-        unfinished = files.beside(path, ".partial")
+        unfinished = files.beside(path, files.UNFINISHED)
         if store_files.read_json(unfinished / BUILD) != key:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()

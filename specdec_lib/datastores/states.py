@@ -151,8 +151,7 @@ def write_states(
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
-    The work is done in ``<path>.partial`` and renamed at the end. The same call goes on after an interruption, and opens what
-    was finished; memory holds 128 MiB of states and one batch.
+    The same call goes on after an interruption, and opens what was finished; memory holds 128 MiB of states and one batch.
 
     ``compute`` gives for a list of int64 token arrays a list of float arrays of shape (tokens, width); it is handed
     ``batch_tokens`` tokens at once, counted as padded to the longest. ``model`` is the fingerprint of the model behind it,
@@ -184,7 +183,7 @@ def write_states(
         files.recover(path)
         if (done := _finished(path, key)) is not None:
             return done
-        partial = files.beside(path, ".partial")
+        partial = files.beside(path, files.UNFINISHED)
         if (store_files.read_json(partial / PROGRESS) or {}).get("key") != key:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from specdec_lib.files import beside, flush_folder, recover, swap_in
+from specdec_lib.files import UNFINISHED, beside, flush_folder, recover, swap_in
 
 #: Of all manifests. Version 1 had no checksum of the manifest itself.
 VERSION = 2
@@ -222,7 +222,7 @@ def replacing(path: Path, locked: Path | None = None) -> Iterator[Path]:
     raises leaves ``path`` as it was and nothing beside it."""
     with build_lock(locked or path):
         recover(path)
-        unfinished = beside(path, ".partial")
+        unfinished = beside(path, UNFINISHED)
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         try:

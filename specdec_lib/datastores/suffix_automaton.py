@@ -181,7 +181,7 @@ def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit
     while length > 0:
         if states[LENGTH, states[LINK, state]] == length:
             state = states[LINK, state]
-        budget = min(most, int(factor * length + offset + 1e-6))
+        budget = int(min(most, factor * length + offset + 1e-6))
         deepest = min(limit, depth - length)
         if budget > 0 and deepest > 0:
             count, total = _best_nodes(

@@ -150,7 +150,7 @@ class TokenStore:
 
 
 def _what_is_there(path: Path) -> str:
-    if files.beside(path, ".partial").is_dir():
+    if files.beside(path, files.UNFINISHED).is_dir():
         return f"{path} is not built yet: its build still runs or was interrupted; run it again"
     if not path.exists():
         return f"no datastore at {path}: build one with 'python -m specdec_lib datastore build'"

@@ -27,6 +27,12 @@ def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
     return visible if window is None else visible & (columns > rows[:, None] - window)
 
 
+def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
+    """What asks a model for the logits of its last positions alone, where it can be asked."""
+    named = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
+    return {"logits_to_keep": last} if named else {}
+
+
 class Forward:
     """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all."""
 
@@ -37,7 +43,7 @@ class Forward:
         self._stacked: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._windows = windows(model)
         self.window = self._windows.get(SLIDING)
-        self._keep = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
+        self._last_only = keeping(model, 1)
         # Its name is ``cache`` since transformers 5.24.
         takes = inspect.signature(type(unwrapped(model)).forward).parameters
         self._cache_argument = "cache" if "cache" in takes else "past_key_values"
@@ -87,9 +93,7 @@ class Forward:
         self, ids: torch.Tensor, positions: torch.Tensor, mask: Mask | None, last_only: bool = False
     ) -> torch.Tensor:
         """Run the model on ids (1, n) at positions (n,); logits of shape (n, vocabulary), or of the last token alone."""
-        kwargs = {self._cache_argument: self.cache}
-        if last_only and self._keep:
-            kwargs["logits_to_keep"] = 1
+        kwargs = {self._cache_argument: self.cache, **(self._last_only if last_only else {})}
         if self.rows is not None:
             self.rows.last_only = last_only
         attention.RUNNING.forward = self

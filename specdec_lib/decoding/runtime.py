@@ -163,9 +163,6 @@ class Runtime:
         self._weights: tuple[int, ...] = ()
         self._holder: weakref.ref | None = None
 
-    def __repr__(self) -> str:
-        return f"Runtime({type(self.model).__name__}, {self.mode}, capacity={self.capacity}, widths={self.widths})"
-
     def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
         """Lend the emptied buffers to ``holder`` until :meth:`give_back`, or while it lives; gives those of the hidden states."""
         if model is not self.model:

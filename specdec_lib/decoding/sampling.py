@@ -168,7 +168,7 @@ def _nucleus(scores: torch.Tensor, probabilities: torch.Tensor, top_p: float) ->
         if count == vocabulary or not bool((before[..., -1] + best[..., -1] < top_p).any()):
             break
         count = min(count * 16, vocabulary)
-    inside = before < top_p
+    inside = before < top_p - 1e-12  # sums of probabilities round: ten of 0.1 each, and 0.8 needs eight
     # topk orders ties as it likes. Take what lies above the least likely token inside, and of its ties as many as fit.
     size = inside.sum(-1, keepdim=True).clamp_(min=1)
     edge = scores.gather(-1, index.gather(-1, size - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from operator import index
 from typing import Any
 
@@ -124,20 +125,16 @@ class DraftTree:
 
         ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along.
         """
-        tree = self._copy()
+        tree = copy(self)
         tree._annotate(scores, sources, passengers)
         return tree
 
-    def without_probabilities(self) -> DraftTree:
-        """The same tree and notes without the distributions that its tokens were drawn from."""
-        tree = self._copy()
+    def without_tensors(self) -> DraftTree:
+        """The same tree and notes without the distributions of its tokens, and without what its passengers attend to."""
+        tree = copy(self)
         tree.probabilities = None
-        return tree
-
-    def _copy(self) -> DraftTree:
-        tree = DraftTree.__new__(DraftTree)
-        for name in DraftTree.__slots__:
-            setattr(tree, name, getattr(self, name))
+        if (riding := tree.passengers) is not None:
+            tree.passengers = Passengers(riding.tokens, riding.depths, riding.visible[:, :0].copy())
         return tree
 
     @classmethod

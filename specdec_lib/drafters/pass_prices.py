@@ -87,11 +87,11 @@ class PassPrices:
     def load(cls, path: str | Path) -> PassPrices:
         """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote."""
         try:
-            about = json.loads(Path(path).read_text())
+            about = json.loads(Path(path).expanduser().read_text())
             widths = {int(width): price for width, price in about["widths"].items()}
             about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
             return cls(widths, about["step"], about["drafted_token"], about["name"], dict(about["drafting"]))
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f'{path} holds no prices ({type(error).__name__}: {error}); expected JSON like {{"widths": {{"1": 1.0, '
                 '"16": 1.25}, "step": 0.0, "drafted_token": 0.1, "drafting": {"PLD": 0.01}}, as `python -m specdec_lib '

@@ -133,14 +133,14 @@ class PromptLookupHidden(_RankedLookup):
         if self.average == 1:
             return states[ends]
         if self.average_over == "printed":
-            return states[: self.average].mean(0).expand(len(ends), -1)
+            return states[: self.average].float().mean(0).expand(len(ends), -1)
         offsets = ends[:, None] - torch.arange(self.average, device=ends.device)
         inside = (offsets >= 0)[..., None]
-        return (states[offsets.clamp_min(0)] * inside).sum(1) / inside.sum(1)
+        return (states[offsets.clamp_min(0)].float() * inside).sum(1) / inside.sum(1)
 
     def _best(self, context: Context, candidates: list[int]) -> int | None:
         best = super()._best(context, candidates)
-        return best if self.threshold is None or self._score_of(context, best) >= self.threshold else None
+        return best if self.threshold is None or self._score_of(context, best) >= self.threshold - 1e-6 else None
 
     def evidence(self, context: Context) -> Evidence:
         return super().evidence(context)._replace(similarity=(self.score(context),))

@@ -107,7 +107,7 @@ class TreeProbabilities:
     def load(cls, path: str | Path) -> TreeProbabilities:
         """Read what :meth:`save` wrote."""
         try:
-            with safe_open(path, "np") as file:
+            with safe_open(Path(path).expanduser(), "np") as file:
                 about = json.loads((file.metadata() or {})["tree"])
                 weights = file.get_tensor("weights")
             sources = tuple(about["sources"])

@@ -33,7 +33,7 @@ def read_answers(path: str | Path, tokenizer: PreTrainedTokenizerBase | None = N
     ``messages`` with ``role`` and ``content``, of which each assistant's turn is an answer to the messages before it.
     """
     answers, bad = [], []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+    for number, line in enumerate(Path(path).expanduser().read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.forward import keeping
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.served_models import input_device
 from specdec_lib.experiments.comparison import first_divergence
@@ -128,7 +129,8 @@ class Judge:
 
     @torch.inference_mode()
     def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-        return model(torch.tensor([tokens], device=input_device(model)), use_cache=False).logits[0, -1].double().cpu()
+        ids = torch.tensor([tokens], device=input_device(model))
+        return model(ids, use_cache=False, **keeping(model, 1)).logits[0, -1].double().cpu()
 
     def __call__(
         self,

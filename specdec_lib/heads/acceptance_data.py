@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.forward import keeping
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
 from specdec_lib.decoding.served_models import decoder_config, input_device, vocabulary_size
@@ -44,7 +45,9 @@ class Response(Answer):
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.Tensor:
     ids = torch.tensor([tokens], device=input_device(model))
-    return model(ids, use_cache=False).logits[0, start - 1 : -1].float().cpu()
+    # Of the answer alone: those of a long prompt are gigabytes with a large vocabulary.
+    last = len(tokens) - start + 1
+    return model(ids, use_cache=False, **keeping(model, last)).logits[0, -last:-1].float().cpu()
 
 
 def label(

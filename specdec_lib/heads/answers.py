@@ -76,7 +76,7 @@ def kept(
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     about = {"format": FORMAT, **about, "shard_size": SHARD, "prompts": len(prompts), "prompts_sha256": digest}
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
     with (
@@ -109,7 +109,8 @@ def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
 
 def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     """Read what :func:`kept` wrote; FileNotFoundError if a part is missing, ValueError if one is damaged."""
-    shards = _paths(Path(folder), json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
+    folder = Path(folder).expanduser()
+    shards = _paths(folder, json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise FileNotFoundError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); record them")

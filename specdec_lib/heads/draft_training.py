@@ -17,7 +17,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
-from specdec_lib.heads.training import rate_factor
+from specdec_lib.heads.training import check_settings, rate_factor
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
@@ -36,10 +36,7 @@ class HeadTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "rate"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value!r}; expected a number above 0")
+        check_settings(self, "epochs", "batch", "rate")
 
 
 @dataclass(frozen=True, eq=False)

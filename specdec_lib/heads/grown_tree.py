@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from fractions import Fraction
 
 from specdec_lib.decoding.checks import whole
 
@@ -26,7 +27,8 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
         wrong = [value for value in row if not 0.0 <= value <= 1.0]
         if wrong:
             raise ValueError(f"an accuracy of depth {depth} is {wrong[0]}; expected a share in [0, 1]")
-    # Of equals the shallower comes first, then the more likely ranks.
+    # Products are exact, so that equals are equal: of them the shallower comes first, then the more likely ranks.
+    accuracies = [[Fraction(str(value)) for value in row] for row in accuracies]
     waiting = [(-value, 1, (rank,)) for rank, value in enumerate(accuracies[0])]
     heapq.heapify(waiting)
     paths = []

@@ -29,7 +29,8 @@ def save(
 def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module], command: str) -> Any:
     """Read what :func:`save` wrote; ``make`` gives a head without its weights, ``command`` trains another."""
     what = key.replace("_", " ")
-    if not Path(path).exists():
+    path = Path(path).expanduser()
+    if not path.exists():
         raise FileNotFoundError(f"no {what} at {path}; train: {command}")
     try:
         with safe_open(path, "pt") as file:

@@ -81,7 +81,7 @@ class InductionHeads:
         config = decoder_config(model)
         shape = (config.num_hidden_layers, config.num_attention_heads)
         try:
-            about = json.loads(Path(path).read_text())
+            about = json.loads(Path(path).expanduser().read_text())
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']}, this version reads {FORMAT}")
             made_for, copied = about["fingerprint"], whole("copied", about["copied"], 1)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
+
+
+def check_settings(settings: Any, *positive: str) -> None:
+    """ValueError where a setting that is given is not above 0, or the seed is none of numpy's."""
+    for name in positive:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; expected a finite number above 0")
+    if not 0 <= settings.seed < 2**32:
+        raise ValueError(f"seed is {settings.seed!r}; expected a whole number from 0 to 2**32 - 1")
 
 
 @dataclass(frozen=True)
@@ -29,9 +40,7 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("reject_weight", "epochs", "batch", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a number above 0")
+        check_settings(self, "reject_weight", "epochs", "batch", "rate")
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ from __future__ import annotations
 import ast
 import difflib
 import io
-import math
 import re
+import sys
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 _TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
 
 
@@ -119,7 +119,7 @@ class _Loader(yaml.SafeLoader):
     """YAML whose numbers are read as Python reads them: 010 is 10, 1e-3 a number, and 1:30 none."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT)]
+        first: [(tag, pattern) for tag, pattern in rules if tag not in (_INT, _FLOAT, _TIME)]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -144,16 +144,16 @@ def parse_value(text: str, parameter: Parameter) -> Any:
         return text
     try:
         return read_yaml(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         kind = parameter.annotation
-        raise UsageError(f"parameter {parameter.name!r}: {text!r} cannot be read as {kind}") from None
+        raise UsageError(f"parameter {parameter.name!r}: {text!r:.60} cannot be read as {kind}") from None
 
 
 def _conforms(value: Any, annotation: ast.expr) -> bool:
     if isinstance(annotation, ast.Name):
         kind = annotation.id
         if kind == "float":
-            return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+            return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         if kind == "int":
             return isinstance(value, int) and not isinstance(value, bool)
         if kind in _TYPES:

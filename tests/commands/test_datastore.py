@@ -1,6 +1,7 @@
 """The command ``datastore``: what it builds, prints and refuses."""
 
 import gzip
+import shutil
 
 import pytest
 
@@ -18,7 +19,8 @@ DENSE = ["dense", "{}/store"]
 @pytest.fixture
 def inputs(tmp_path):
     (tmp_path / "a.txt").write_text("def f(x):\n    return x\n")
-    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+    (tmp_path / "b.jsonl.gz").symlink_to("blob")  # as in the cache of the hub
+    with gzip.open(tmp_path / "blob", "wt") as file:
         file.write('{"output": "first answer"}\n\n{"output": "second answer"}\n')
     return tmp_path
 
@@ -47,9 +49,10 @@ def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, ca
     assert len(index) == index.store.count - len(index.store)
     assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
     assert run("verify", path) == 0
+    shutil.copytree(path, inputs / "store.old")  # a copy of one's own stays
     assert run("dense", path, *SMALL, "--factory", "HNSW4", "--keep-states") == 0
     assert "HNSW4" in capsys.readouterr().out
-    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.states"]
+    assert sorted(p.name for p in inputs.glob("store*")) == ["store", "store.old", "store.states"]
 
 
 @pytest.mark.parametrize("words, message", [
@@ -77,6 +80,7 @@ def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, ca
     ([*DENSE, "--nprobe", "8"], "nprobe is given for an index that has none"),
     ([*DENSE, "--factory", "IVF4,Flat", "--ef-search", "8"], "ef_search is given for an index that has none"),
     ([*DENSE, "--dims", "512"], "dims is 512; expected a whole number from 1 to the states' width, 320"),
+    ([*DENSE, "--factory", "IVF9999,Flat"], "with 9999 lists, for "),
     ([*DENSE, "--factory", "Nope"], "factory is 'Nope'; expected a factory string of FAISS"),
     ([*DENSE, "--window", "64", "--cover", "windows", "--overlap", "64"], "overlap is 64; expected"),
     ([*DENSE, "--window", "4096"], "window is 4096, the model's context"),

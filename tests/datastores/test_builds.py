@@ -120,7 +120,7 @@ def made(kind):
 
 def alone(made) -> bool:
     """Whether nothing of a build is left beside what was built."""
-    ends = (".partial", ".old", ".lock", ".new", ".tmp")
+    ends = (files.UNFINISHED, files.ASIDE, ".lock", ".new", ".tmp")
     return not [path for path in made.folder.rglob("*") if path.name.endswith(ends)]
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
         opened = made.opened()
         assert made.manifest() == old
         if made.path.name == "states":  # which go on after their last whole shard
-            shutil.rmtree(files.beside(made.path, ".partial"), ignore_errors=True)
+            shutil.rmtree(files.beside(made.path, files.UNFINISHED), ignore_errors=True)
         assert alone(made)
     opened.verify()
     left = writes
@@ -162,14 +162,14 @@ def test_a_kill_around_the_two_renames_leaves_one_of_the_two(made, monkeypatch, 
 
     def killed(source, target):
         nonlocal left
-        if str(target).endswith((".old", made.path.name)):
+        if str(target).endswith((files.ASIDE, made.path.name)):
             if left == 0:
                 raise SystemExit
             left -= 1
         rename(source, target)
 
     def rmtree(folder, **options):
-        if str(folder).endswith(".old") or (moment == 1 and str(folder).endswith(".partial") and left == 0):
+        if str(folder).endswith(files.ASIDE) or (moment == 1 and str(folder).endswith(files.UNFINISHED) and left == 0):
             raise SystemExit
         remove(folder, **options)
 

@@ -79,3 +79,4 @@ def test_it_grows_beyond_the_room_it_began_with():
         string = text[start : start + length]
         brute = sum(text[i : i + length] == string for i in range(len(text) - len(string) + 1))
         assert at_once.count(string) == piecewise.count(string) == brute
+    assert len(at_once.best_tree(text[:3], 1e30, 0.0, 64, 64, 30, 0.1)[0]) == 30

@@ -117,7 +117,7 @@ def test_an_interrupted_build_is_said_to_be_none_and_begins_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "store", ["abc"], encode=stops)
     assert not list(tmp_path.iterdir())
-    (tmp_path / "store.partial").mkdir()  # what a kill leaves
+    (tmp_path / "store.unfinished-build").mkdir()  # what a kill leaves
     with pytest.raises(StoreError, match="is not built yet: its build still runs or was interrupted"):
         TokenStore.open(tmp_path / "store")
     assert contents(build(tmp_path / "store", iter([[1, 2]]))) == [[1, 2]]

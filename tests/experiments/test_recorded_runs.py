@@ -161,17 +161,25 @@ def test_no_timing_shows_a_drafter_the_answers_of_an_earlier_repeat(model, recor
             assert [run.state for run in runs] == [state] * 2
 
 
-def test_a_state_that_is_neither_is_named_before_any_work(model, recorded):
+HOT = "state is 'hot'; expected one of cold, warm"
+
+
+@pytest.mark.parametrize("run, says", [
+    (lambda m, recorded, d: recorded_runs.replay_all(recorded, d, "hot"), HOT),
+    (lambda m, recorded, d: recorded_runs.run_again(m, recorded, d, state="hot"), HOT),
+    (lambda m, recorded, d: recorded_runs.time_methods(m, recorded, {"a": d}, 1, state="hot"), HOT),
+    (lambda m, recorded, d: recorded_runs.time_methods(m, recorded, {"a": d, "b": d}, 1, "warm"), "two methods share one drafter"),
+    (lambda m, recorded, d: draft_costs.forward_times(*[[[replay(recorded[0].trace, None)]]] * 2), "no draft was verified"),
+    (lambda m, recorded, d: record_known(m, [5, 6], [], "length", None, 2), "0 tokens are given"),
+    (lambda m, recorded, d: record_known(m, [], [1], "length", None, 2), "input_ids is empty"),
+    (lambda m, recorded, d: record_known(m, [5, 10**6], [1], "length", None, 2), "vocabulary"),
+    (lambda m, recorded, d: record_known(m, [5] * 10**4, [1], "length", None, 2), "the model's context is"),
+    (lambda m, recorded, d: record_known(m, [5, 6], [1, 2, 3], "length", None, 2), "3 tokens are given"),
+])  # fmt: skip
+def test_what_is_refused_before_any_work(model, recorded, run, says):
     drafter = Learns()
-    for run in (
-        lambda: recorded_runs.replay_all(recorded, drafter, "hot"),
-        lambda: recorded_runs.run_again(model, recorded, drafter, state="hot"),
-        lambda: recorded_runs.time_methods(model, recorded, {"learns": drafter}, 1, state="hot"),
-    ):
-        with pytest.raises(ValueError, match="state is 'hot'; expected one of cold, warm"):
-            run()
-    with pytest.raises(ValueError, match="two methods share one drafter"):
-        recorded_runs.time_methods(model, recorded, {"a": drafter, "b": drafter}, 1, state="warm")
+    with pytest.raises(ValueError, match=says):
+        run(model, recorded, drafter)
     assert drafter.began == []
 
 
@@ -194,9 +202,6 @@ def test_forward_times_are_medians_of_the_repeats(recorded):
     plain = [repeat(0.0, verify) for verify in (9.0, 1.0, 2.0)]
     drafted = [repeat(draft, verify) for draft, verify in ((0.5, 3.0), (0.1, 4.0), (0.2, 8.0))]
     assert draft_costs.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
-    idle = [[replay(recorded[0].trace, None)]]
-    with pytest.raises(ValueError, match="no draft was verified"):
-        draft_costs.forward_times(plain, idle)
 
 
 def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recorded, monkeypatch):
@@ -375,12 +380,3 @@ def test_damaged_files_and_a_length_in_place_of_the_sampling_are_named(model, to
     paths.RECORDINGS.write_bytes(b"nothing")
     with pytest.raises(RecordingError, match="committed.npz is no file of recordings"):
         record_once(model, tokenizer, PROMPTS[:1], GREEDY, 4)
-
-
-@pytest.mark.parametrize(("prompt", "tokens", "words"), [
-    ([5, 6], [], "0 tokens are given"), ([], [1], "input_ids is empty"), ([5, 10**6], [1], "vocabulary"),
-    ([5] * 10**4, [1], "the model's context is"), ([5, 6], [1, 2, 3], "3 tokens are given"),
-])  # fmt: skip
-def test_tokens_that_cannot_be_a_run_are_refused(model, prompt, tokens, words):
-    with pytest.raises(ValueError, match=words):
-        record_known(model, prompt, tokens, "length", max_new_tokens=2)

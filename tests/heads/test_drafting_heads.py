@@ -214,3 +214,4 @@ def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
     paths = tree_paths([rank for _, rank in shape], [parent for parent, _ in shape])
     assert worth[tuple(sorted(paths))] == pytest.approx(max(worth.values()), abs=1e-12)
     assert len(grown([[0.5, 0.0], [0.1]], 100)) == 4, "it ends where nothing is left"
+    assert grown([[0.75, 0.3], [0.4]], 2) == [(-1, 0), (-1, 1)], "0.75 * 0.4 is 0.3, and floats have more"

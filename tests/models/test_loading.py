@@ -6,6 +6,7 @@ import zipfile
 from types import SimpleNamespace
 
 import numpy as np
+import peft
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
@@ -53,27 +54,27 @@ def layer_missing(folder):
     return folder
 
 
+def no_gguf(folder, content):
+    (path := folder / "none.gguf").write_bytes(content)
+    return path
+
+
 T5 = T5Config(vocab_size=96, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
 NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
 
 
-@pytest.mark.parametrize(
-    "make, options, error, says",
-    [
-        (NOTHING, {"device": "cuda:99"}, ValueError, "device is 'cuda:99'.*try 'cpu' or 'auto'"),
-        (NOTHING, {"dtype": "int3"}, ValueError, "dtype is 'int3'; expected one of auto, float32"),
-        (NOTHING, {}, FileNotFoundError, "no model in .*nothing.*config.json"),
-        (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
-        (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
-        (
-            layer_missing,
-            {},
-            ValueError,
-            "no weights for 9 parts of its LlamaForCausalLM, model.layers.2.* would be random",
-        ),
-        (lambda folder: save(build("llama"), folder), {"device": "map"}, ImportError, "pip install accelerate"),
-    ],
-)
+@pytest.mark.parametrize("make, options, error, says", [
+    (NOTHING, {"device": "cuda:99"}, ValueError, "device is 'cuda:99'.*try 'cpu' or 'auto'"),
+    (NOTHING, {"dtype": "int3"}, ValueError, "dtype is 'int3'; expected one of auto, float32"),
+    (NOTHING, {}, FileNotFoundError, "no model in .*nothing.*config.json"),
+    (lambda folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
+    (lambda folder: no_gguf(folder, b"PK 3"), {}, UnsupportedModel, "no GGUF file: it begins with b'PK"),
+    (lambda folder: no_gguf(folder, b"GGUF" + bytes(40)), {}, UnsupportedModel, "transformers cannot read none.gguf"),
+    (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
+    (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
+    (layer_missing, {}, ValueError, "no weights for 9 parts of its LlamaForCausalLM, model.layers.2.* would be random"),
+    (lambda folder: save(build("llama"), folder), {"device": "map"}, ImportError, "pip install accelerate"),
+])  # fmt: skip
 def test_what_cannot_be_loaded_is_refused_in_words(tmp_path, monkeypatch, make, options, error, says):
     place = make(tmp_path)
     if error is ImportError:
@@ -132,8 +133,6 @@ def test_weights_that_were_never_loaded_are_named():
 
 
 def test_adapters_of_peft_are_parts_of_their_model():
-    """A model of PEFT is known by what it holds: it serves as target, as draft and to drafters that read states or rows."""
-    peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     adapted, ids = peft.get_peft_model(build("llama-gqa"), config).eval(), prompt(0, 12)
@@ -221,16 +220,3 @@ def test_an_interrupted_conversion_leaves_no_model(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         smollm2.folder()
     assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_a_gguf_file_that_cannot_be_read_is_refused_by_name(tmp_path):
-    path = tmp_path / "none.gguf"
-    with pytest.raises(FileNotFoundError, match="no model at .*none.gguf"):
-        load_model(path)
-    for content, words in (
-        (b"PK\x03\x04 other", "no GGUF file: it begins with b'PK"),
-        (b"GGUF" + bytes(40), "transformers cannot read none.gguf"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(UnsupportedModel, match=words):
-            load_model(path)

@@ -163,10 +163,10 @@ class Record(dict[str, Any]):
 def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
     """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME."""
     try:
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz":
             with gzip.open(path) as stream:
                 yield stream
-        elif path.suffix == ".zip":
+        elif path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as packed:
                 names = {name.split("/")[-1]: name for name in packed.namelist()}
                 wanted = inside or path.stem

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +64,7 @@ class Job:
     def command(self) -> str:
         """The command that repeats this run alone."""
         words = [f"python -m specdec_lib run --profile {self.profile} --only {self.id}"]
-        return " ".join([*words, *(f"-p {self.id}.{text}" for text in self.overrides)])
+        return " ".join([*words, *(f"-p {shlex.quote(f'{self.id}.{text}')}" for text in self.overrides)])
 
     def key(self, surroundings: str) -> str:
         """Return the checksum of everything that can change an output of this run; ``surroundings`` are those of all notebooks."""

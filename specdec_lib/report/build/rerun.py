@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report import params
@@ -37,7 +36,7 @@ def _literal(value: Any) -> str:
 def parameters_text(folder: Path) -> str:
     """Return one collapsible table a notebook of a folder: name, default, meaning, other profiles, type."""
     profiles = {
-        name: yaml.safe_load((folder / "params" / f"{name}.yml").read_text(encoding="utf-8")) or {}
+        name: params.read_yaml((folder / "params" / f"{name}.yml").read_text(encoding="utf-8")) or {}
         for name in ("smoke", "full")
     }
     parts = []

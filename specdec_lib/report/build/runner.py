@@ -157,6 +157,9 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
     source_sum = files.sha256(job.path)  # before it can be changed
     context = run_context.RunContext(job.name, job.profile, str(folder / "files"), source_sum)
     variables = {run_context.VARIABLE: context.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
+    # Absolute: the kernel works in another folder.
+    folders = {name: paths.named_folder(name) for name in ("SPECDEC_CACHE", "SPECDEC_DATASETS", "SPECDEC_WHEELS")}
+    variables |= {name: str(folder) for name, folder in folders.items() if folder}
     # Where two notebooks used all cores, their threads would wait for each other.
     if "OMP_NUM_THREADS" not in os.environ and threads < (os.cpu_count() or 1):
         variables["OMP_NUM_THREADS"] = str(threads)

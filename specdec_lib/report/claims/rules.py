@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,10 +70,11 @@ class Side(NamedTuple):
     factor: float
     key: str = ""
 
-    def ends(self, tables: Tables) -> tuple[float, float] | None:
+    def ends(self, tables: Tables) -> tuple[Fraction, Fraction] | None:
         """Its bounds."""
         found = bounds(number(self.key, tables)) if self.key else (1.0, 1.0)
-        return found and (self.factor * found[0], self.factor * found[1])
+        # Exact, as 0.07 * 100 in floats is more than 7.
+        return found and tuple(Fraction(str(self.factor)) * Fraction(str(end)) for end in found)
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,11 @@ class Claim:
 
 def _parse(raw: Mapping[str, Any]) -> Claim:
     row = f"claim {raw.get('id')!r}"
-    texts = {
-        name: " ".join(str(raw[name]).split())
-        for name in raw
-        if name not in ("holds", "partly", "published", "headline")
-    }
+    given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
+    for name, text in given.items():
+        if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
+            raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")
+    texts = {name: " ".join(text.split()) for name, text in given.items()}
     unknown = sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"})
     missing = [name for name in ("id", "paper", "says") if not texts.get(name)]
     if unknown or missing:

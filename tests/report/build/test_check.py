@@ -122,13 +122,16 @@ def test_all_faults_are_told_at_once_and_an_unknown_name_with_its_close_match():
     ("model", "123", "123"), ("model", "true", "true"), ("max_new_tokens", "8", 8),
     ("max_new_tokens", "010", 10), ("max_new_tokens", "1:30", "1:30"),  # in YAML 1.1 8 and 90; the second is refused
     ("alpha", "1", 1.0), ("alpha", "1e-3", 0.001), ("alpha", "-.5", -0.5), ("ks", "[010, 1:30]", [10, "1:30"]),
-    ("ks", "[3, 4]", [3, 4]), ("limits", "{code: 2}", {"code": 2}), ("fast", "true", True),
+    ("ks", "[2024-01-01, 2024-13-45]", ["2024-01-01", "2024-13-45"]), ("ks", "[3, 4]", [3, 4]), ("limits", "{code: 2}", {"code": 2}), ("fast", "true", True),
 ])  # fmt: skip
 def test_words_of_the_command_line_are_read_as_the_declared_type(name, text, value):
     read = params.parse_value(text, DECLARED[name])
     if name == "alpha":  # an integer becomes a float where one is declared
         read = params.validate({"alpha": read}, DECLARED)["alpha"]
     assert read == value and type(read) is type(value)
+    for large in ("1e400", "9" * 400):
+        with pytest.raises(params.UsageError, match="alpha"):
+            params.validate({"alpha": params.parse_value(large, DECLARED["alpha"])}, DECLARED)
     with pytest.raises(params.UsageError, match="ks"):  # no YAML
         params.parse_value("[1, 2", DECLARED["ks"])
 

@@ -60,6 +60,7 @@ def test_what_is_not_wholly_true_is_in_part_only_where_the_row_says_so(tmp_path,
 @pytest.mark.parametrize("text, truth", [
     ("03/x > 03/y", False), ("03/x < 03/y", True), ("03/x >= 2", True), ("03/x <= 1.9", False), ("03/x == 2", True),
     ("2 * 03/x > 03/y", True), ("03/y < 1.5 * 03/x", False), ("0 > -1 * 03/x", True),
+    ("1.1 * 03/y <= 3.85", True), ("1.1 * 03/y > 3.85", False),  # in floats the product is more
 ])  # fmt: skip
 def test_conditions_are_the_comparisons_they_read_as(text, truth):
     condition = rules.parse_condition(text, "")
@@ -142,7 +143,7 @@ SIZE = "rest-t1-he-greedy-7b"
     ({"paper": "nature, Table 1"}, "paper is 'nature, Table 1'"), ({"paper": "REST"}, "then a comma and the place"),
     ({"says": ""}, "no 'says'"), ({"id": "A claim"}, "small letters"), ({"rules": "x"}, "unknown field 'rules'"),
     ({"partly_how": "any"}, "unknown field 'partly_how'"), ({"holds": []}, "either conditions"),
-    ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
+    ({"exact": False}, "exact is False; expected a text"), ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
     ({"holds": ["03/fast > 1.05"]}, "'threshold' does not say why 1.05 was chosen"),
     ({"holds": ["03/fast > 1.05"], "threshold": "11.05 and 1.055."}, "does not say why 1.05"),
     ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"), ({"published": "rest-t1"}, "published is"),
