@@ -313,19 +313,15 @@ def response_store(
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
-    """A store of the first whole documents of another, as many as have no more than ``tokens`` tokens together; of a first one
-    that is longer the beginning."""
+    """A store of the first ``tokens`` tokens of another, the last document cut."""
     store = index.store
-    lengths = np.diff(store.starts) - 1
-    count = int(np.searchsorted(np.cumsum(lengths), tokens, side="right"))
-    if count == len(store):
+    ends = np.cumsum(np.diff(store.starts) - 1)
+    if tokens >= ends[-1]:
         return index
+    begins = [0, *ends[ends < tokens].tolist()]
+    documents = (store.document(number)[: tokens - begin] for number, begin in enumerate(begins))
     about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
-    if count:
-        key, documents = (store.digest, count), map(store.document, range(count))
-    else:
-        key, documents = (store.digest, 0, tokens), [store.document(0)[:tokens]]
-    return _ids_store("part", key, lambda: documents, store.vocabulary, about)
+    return _ids_store("part", (store.digest, tokens), lambda: documents, store.vocabulary, about)
 
 
 def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:

@@ -46,12 +46,13 @@ def test_the_chat_store_holds_the_answers_of_the_book_s_model_and_an_unknown_one
         stores.text_store("web", tokenizer, 100)
 
 
-def test_a_part_of_a_store_is_its_first_whole_documents_or_a_part_of_the_first(tokenizer):
+def test_a_part_of_a_store_has_its_first_tokens(tokenizer):
     documents = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
     index = stores.document_store("three", documents, tokenizer)
-    for tokens, count in ((2, 0), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 3)):
+    for tokens, last in ((2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3]), (5, [4, 5]), (8, [6, 7, 8]), (100, [6, 7, 8, 9])):
         part = stores.first_part(index, tokens).store
-        assert [part.document(i).tolist() for i in range(len(part))] == (documents[:count] or [[1, 2]])
+        assert part.document(len(part) - 1).tolist() == last, "one token alone continues nothing"
+        assert [t for i in range(len(part)) for t in part.document(i)] == sum(documents, [])[: part.count]
 
 
 def test_states_and_dense_index_are_of_their_store_and_made_once(pocket, monkeypatch):

@@ -78,10 +78,9 @@ def size_counts(
     held = index.store.count
     wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
     states = stores.dense_states(model, stores.first_part(index, wanted[-1]))
-    # Documents stay whole, so two small sizes may be the same part.
-    parts = {part.store.count: (size, part) for size in wanted for part in [stores.first_part(index, size)]}
     found = []
-    for size, part in parts.values():
+    for size in wanted:
+        part = stores.first_part(index, size)
         dense = stores.dense_index(stores.first_states(states, part), part)
         names = methods if size == wanted[-1] else smaller
         for way, recordings in recorded.items():
