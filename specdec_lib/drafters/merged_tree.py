@@ -35,26 +35,28 @@ FEATURES = (
 _PER_SOURCE = len(FEATURES)
 #: Scores beyond these are cut: a probability is never rounded to 0 or 1.
 _LARGEST_SCORE = 12.0
+#: Rows of the nodes' numbers.
+TOKEN, PARENT, DEPTH, NEXT_SIBLING, FIRST_CHILD, RENAMED, RANKS = range(7)
 
 
 class MergedTree:
     """Arrays of a trie of at most ``room`` nodes and their features, filled anew at each step.
 
     The first ``count`` entries are filled. ``first_child``, int64 (room + 1,), and ``next_sibling``, int64 (room,), are the
-    children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``. ``features`` are
+    children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``. They are rows of
+    ``nodes``, as are ``tokens``, ``parents`` and ``depths``, int64 (room,). ``features`` are
     float64 (room, :func:`width`); ``conditional`` and ``probability``, float64 (room,), are estimates of p(node | parent) and of
     the node being on the target's path.
     """
 
     def __init__(self, sources: int, room: int):
         self.sources, self.room, self.count = sources, room, 0
-        self.tokens, self.parents, self.depths, self.next_sibling = np.zeros((4, room), np.int64)
-        self.first_child = np.full(room + 1, -1, np.int64)
+        self.nodes = np.full((7, room + 1), -1, np.int64)
+        self.tokens, self.parents, self.depths, self.next_sibling = self.nodes[:FIRST_CHILD, :room]
+        self.first_child = self.nodes[FIRST_CHILD]
         self.proposed = np.zeros((room, sources), np.bool_)
         self.features = np.zeros((room, width(sources)))
         self.conditional, self.probability = np.zeros((2, room))
-        self._renamed = np.zeros(room, np.int64)
-        self._ranks = np.zeros(room + 1, np.int64)
         self._order = np.zeros(room, np.int64)
 
     def clear(self) -> None:
@@ -71,13 +73,12 @@ class MergedTree:
         and ``streak`` its tokens in a row that were right.
         """
         size = min(len(draft), self.room)
-        self.count = _add(
-            source, self.sources, np.array(draft.tokens[:size], np.int64), np.array(draft.parents[:size], np.int64),
-            np.asarray(shares[:size], np.float64), known.support, known.match, lately, streak, known.candidates, known.margin,
-            np.asarray(known.similarity, np.float64), known.attention, limit, self.count,
-            self.tokens, self.parents, self.depths, self.first_child, self.next_sibling, self.proposed, self.features,
-            self._renamed, self._ranks,
-        )  # fmt: skip
+        drafted = np.array([draft.tokens[:size], draft.parents[:size]], np.int64)
+        estimates = np.empty((2, size))
+        estimates[0], estimates[1] = shares[:size], known.similarity[:size]
+        found = [known.match, lately, streak, known.support, known.candidates, known.margin, known.attention]
+        kept = self.nodes, self.proposed, self.features
+        self.count = _add(source, limit, self.count, drafted, estimates, np.array(found, np.float64), *kept)
 
     def score(self, weights: np.ndarray) -> None:
         """Fill ``conditional`` and ``probability``."""
@@ -92,7 +93,7 @@ class MergedTree:
         """
         size, rate = _best(self.count, self.probability, curve, sunk, self._order)
         nodes = self._order[:size].copy()
-        parents = _positions(nodes, self.parents, self._renamed)
+        parents = _positions(nodes, self.nodes)
         return self.tokens[nodes].tolist(), parents.tolist(), nodes, rate
 
 
@@ -102,10 +103,11 @@ def width(sources: int) -> int:
 
 
 @compiled
-def _add(
-    source, sources, tokens, parents, shares, support, match, lately, streak, candidates, margin, similarity,
-    attention, limit, count, out_tokens, out_parents, depths, first_child, next_sibling, proposed, features, renamed, ranks,
-):  # fmt: skip
+def _add(source, limit, count, drafted, estimates, evidence, nodes, proposed, features):
+    tokens, parents, shares, similarity = drafted[0], drafted[1], estimates[0], estimates[1]
+    match, lately, streak, support, candidates, margin, attention = evidence
+    first_child, next_sibling, renamed, ranks = nodes[FIRST_CHILD], nodes[NEXT_SIBLING], nodes[RENAMED], nodes[RANKS]
+    room, sources = proposed.shape
     begin = source * _PER_SOURCE
     ranks[:] = 0
     for i in range(len(tokens)):
@@ -113,18 +115,18 @@ def _add(
         renamed[i] = -2
         if parent == -2:
             continue
-        depth = 1 if parent < 0 else depths[parent] + 1
+        depth = 1 if parent < 0 else nodes[DEPTH, parent] + 1
         if depth > limit:
             continue
         node = first_child[parent + 1]
-        while node >= 0 and out_tokens[node] != tokens[i]:
+        while node >= 0 and nodes[TOKEN, node] != tokens[i]:
             node = next_sibling[node]
         if node < 0:
-            if count == len(out_tokens):
+            if count == room:
                 continue
             node = count
             count += 1
-            out_tokens[node], out_parents[node], depths[node] = tokens[i], parent, depth
+            nodes[TOKEN, node], nodes[PARENT, node], nodes[DEPTH, node] = tokens[i], parent, depth
             next_sibling[node] = first_child[parent + 1]
             first_child[parent + 1] = node
             first_child[node + 1] = -1
@@ -148,14 +150,14 @@ def _add(
         row[8] = np.log(min(1.0, max(shares[i] / whole, 1e-4)))
         row[9] = np.log(np.float64(depth))
         row[10] = lately
-        row[11] = np.log1p(np.float64(streak))
+        row[11] = np.log1p(streak)
         row[12] = np.log(max(support * whole, 1.0))
         row[13] = candidates / depth
         row[14] = margin / depth
         # The source's own order of what it proposes after one parent, best first.
         row[15] = np.log1p(np.float64(ranks[parent + 1]))
         ranks[parent + 1] += 1
-        row[16] = similarity[min(i, len(similarity) - 1)] / depth
+        row[16] = similarity[i] / depth
         row[17] = attention / depth
     return count
 
@@ -187,31 +189,31 @@ def _best(count, probability, curve, sunk, order):
 
 
 @compiled
-def _positions(nodes, parents, renamed):
+def _positions(chosen, nodes):
     """Parents of some nodes by their places among those nodes."""
-    out = np.empty(len(nodes), np.int64)
-    for place in range(len(nodes)):
-        renamed[nodes[place]] = place
-        parent = parents[nodes[place]]
-        out[place] = -1 if parent < 0 else renamed[parent]
+    out = np.empty(len(chosen), np.int64)
+    for place in range(len(chosen)):
+        nodes[RENAMED, chosen[place]] = place
+        parent = nodes[PARENT, chosen[place]]
+        out[place] = -1 if parent < 0 else nodes[RENAMED, parent]
     return out
 
 
 @compiled
-def judged(emitted, tokens, first_child, next_sibling, visited, outcomes):
+def judged(emitted, nodes, visited):
     """Walk down the emitted tokens; the number of nodes whose children could be judged.
 
-    ``visited`` gets the parents (-1: the root) whose next token is known, ``outcomes`` the child that was emitted, or -1 for
-    none.
+    The first row of ``visited`` gets the parents (-1: the root) whose next token is known, the second the child that was
+    emitted, or -1 for none.
     """
     parent, count = -1, 0
     for token in emitted:
-        node = first_child[parent + 1]
+        node = nodes[FIRST_CHILD, parent + 1]
         if node < 0:
             break
-        while node >= 0 and tokens[node] != token:
-            node = next_sibling[node]
-        visited[count], outcomes[count] = parent, node
+        while node >= 0 and nodes[TOKEN, node] != token:
+            node = nodes[NEXT_SIBLING, node]
+        visited[0, count], visited[1, count] = parent, node
         count += 1
         if node < 0:
             break
@@ -220,17 +222,17 @@ def judged(emitted, tokens, first_child, next_sibling, visited, outcomes):
 
 
 @compiled
-def learn(visited, outcomes, count, first_child, next_sibling, features, conditional, weights, scale, rate):
+def learn(visited, count, nodes, features, conditional, weights, scale, rate):
     """One step of Adagrad for each judged parent: raise the likelihood of what was emitted after it."""
     gradient = np.empty(len(weights))
     for i in range(count):
         gradient[:] = 0.0
-        node = first_child[visited[i] + 1]
+        node = nodes[FIRST_CHILD, visited[0, i] + 1]
         while node >= 0:
-            error = (1.0 if node == outcomes[i] else 0.0) - conditional[node]
+            error = (1.0 if node == visited[1, i] else 0.0) - conditional[node]
             for j in range(len(weights)):
                 gradient[j] += error * features[node, j]
-            node = next_sibling[node]
+            node = nodes[NEXT_SIBLING, node]
         for j in range(len(weights)):
             if gradient[j] != 0.0:
                 scale[j] += gradient[j] * gradient[j]

@@ -146,7 +146,7 @@ class OneTree(Drafter):
         self._bits = 1 << np.arange(len(order))
         # By a set of sources as bits: their names in one string, made when it is first needed.
         self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
-        self._visited, self._outcomes = np.zeros((2, room + 1), np.int64)
+        self._visited = np.zeros((2, room + 1), np.int64)
         self.observed = Judged()
         self._forget()
 
@@ -220,17 +220,15 @@ class OneTree(Drafter):
             return
         self._judged = True
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
-        count = judged(emitted, merged.tokens, merged.first_child, merged.next_sibling, self._visited, self._outcomes)
+        count = judged(emitted, merged.nodes, self._visited)
         self._judge_sources(count)
         for place in range(count if self.observe else 0):
-            nodes, hit = self._children(self._visited[place]), int(self._outcomes[place])
+            nodes, hit = self._children(self._visited[0, place]), int(self._visited[1, place])
             self.observed.features.append(merged.features[nodes].copy())
             self.observed.outcomes.append(nodes.index(hit) if hit >= 0 else -1)
         if self.rate:
-            learn(
-                self._visited, self._outcomes, count, merged.first_child, merged.next_sibling, merged.features,
-                merged.conditional, self.weights, self._scale, self.rate,
-            )  # fmt: skip
+            estimated = merged.nodes, merged.features, merged.conditional
+            learn(self._visited, count, *estimated, self.weights, self._scale, self.rate)
 
     def _children(self, parent: int) -> list[int]:
         nodes, node = [], self._tree.first_child[parent + 1]
@@ -241,8 +239,8 @@ class OneTree(Drafter):
 
     def _judge_sources(self, count: int) -> None:
         for place in range(count):
-            proposed = self._tree.proposed[self._children(self._visited[place])].any(0)
-            hit = self._outcomes[place]
+            proposed = self._tree.proposed[self._children(self._visited[0, place])].any(0)
+            hit = self._visited[1, place]
             right = self._tree.proposed[hit] if hit >= 0 else np.zeros_like(proposed)
             self._lately += np.where(proposed, 0.1 * (right - self._lately), 0.0)
             self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
