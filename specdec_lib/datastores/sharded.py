@@ -140,7 +140,7 @@ def _answer(index: SuffixIndex, question: Question) -> Answer:
         # Scratch of each answer, because threads share the shard. Where all occurrences are taken nothing is counted.
         counts = np.zeros(index.store.vocabulary + 1 if stop - start > taken else 0, np.int32)
         rule = question.keep, question.length, question.uniform, question.seed
-        take_matches(tokens, suffixes, start, stop, *rule, counts, entries)
+        take_matches(tokens, suffixes, start, stop, rule, counts, entries)
     return Answer(length, start, stop, place, _continuation_rows(tokens, entries, question.length))
 
 

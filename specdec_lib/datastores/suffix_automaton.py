@@ -134,7 +134,7 @@ def _follow(states, edges, slots, state, length, tokens):
 
 
 @compiled
-def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_count, nodes, share):
+def _best_nodes(states, edges, state, budget, depth, least, frontier, nodes, share):
     """Write the likeliest nodes after a state, and return their number and the sum of their probabilities.
 
     A node's probability is its count over that of the state. The likeliest node that is left comes next; among equals that of
@@ -142,15 +142,14 @@ def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_c
     paths.
     """
     whole, total, size, waiting = states[COUNT, state], 0, 0, 0
-    parent, at, level = -1, state, 0
+    parent, at, level, frontier_count = -1, state, 0, frontier[4]
     while True:
         edge = states[FIRST, at] if level < depth else -1
         while edge >= 0:
             target = edges[TARGET, edge]
             if states[COUNT, target] / whole >= least:
                 frontier[0, waiting], frontier[1, waiting], frontier[2, waiting] = parent, edges[TOKEN, edge], target
-                frontier[3, waiting] = level + 1
-                frontier_count[waiting] = states[COUNT, target]
+                frontier[3, waiting], frontier_count[waiting] = level + 1, states[COUNT, target]
                 waiting += 1
             edge = edges[NEXT, edge]
         if waiting == 0 or size == budget:
@@ -167,15 +166,16 @@ def _best_nodes(states, edges, state, budget, depth, least, frontier, frontier_c
         parent, at, level = size, frontier[2, best], frontier[3, best]
         size += 1
         waiting -= 1
-        frontier[:, best], frontier_count[best] = frontier[:, waiting], frontier_count[waiting]
+        frontier[:, best] = frontier[:, waiting]
 
 
 @compiled
-def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit, least, score, nodes, share):
+def _best_tree(states, edges, slots, context, rule, nodes, share):
     """Write the tree of the largest score, if that is more than ``score``; its number of nodes, match and score."""
+    factor, offset, most, depth, limit, least, score = rule
     state, length = _follow(states, edges, slots, 0, 0, context)
     room = int(1 / least) + 2
-    frontier, frontier_count = np.zeros((4, room), np.int32), np.zeros(room, np.int64)
+    frontier = np.zeros((5, room), np.int64)
     own_nodes, own_share = np.zeros_like(nodes), np.zeros_like(share)
     size, matched = 0, 0
     while length > 0:
@@ -184,9 +184,7 @@ def _best_tree(states, edges, slots, context, factor, offset, most, depth, limit
         budget = int(min(most, factor * length + offset + 1e-6))
         deepest = min(limit, depth - length)
         if budget > 0 and deepest > 0:
-            count, total = _best_nodes(
-                states, edges, state, budget, deepest, least, frontier, frontier_count, own_nodes, own_share
-            )
+            count, total = _best_nodes(states, edges, state, budget, deepest, least, frontier, own_nodes, own_share)
             if total > score:  # of equals the longest match, which comes first
                 size, matched, score = count, length, total
                 nodes[:, :count], share[:count] = own_nodes[:, :count], own_share[:count]
@@ -283,8 +281,6 @@ class SuffixAutomaton:
         exceeds ``score``.
         """
         nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
-        context = np.asarray(context, np.int64)
-        size, match, score = _best_tree(
-            *self._tables, context, factor, offset, most, depth, limit, least, score, nodes, share
-        )
+        rule = factor, offset, most, depth, limit, least, score
+        size, match, score = _best_tree(*self._tables, np.asarray(context, np.int64), rule, nodes, share)
         return nodes[0, :size].tolist(), nodes[1, :size].tolist(), share[:size].tolist(), int(match), float(score)

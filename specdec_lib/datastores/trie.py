@@ -7,9 +7,24 @@ out before.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from specdec_lib.datastores.compiled import compiled
+
+
+class Room(NamedTuple):
+    """What a search writes into, int32, with room for so many matches and for so many candidates,
+    ``matches * min(length, choices + 1)``: shape (matches,), (vocabulary + 1,) of zeros, (2, matches), (5, candidates),
+    (candidates,), (4, choices)."""
+
+    entries: np.ndarray
+    counts: np.ndarray
+    scratch: np.ndarray
+    candidates: np.ndarray
+    heap: np.ndarray
+    nodes: np.ndarray
 
 
 @compiled
@@ -79,8 +94,9 @@ def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
 
 
 @compiled
-def take_matches(tokens, suffixes, start, stop, most, length, uniform, seed, counts, out):
+def take_matches(tokens, suffixes, start, stop, rule, counts, out):
     """Write the matches taken of the entries ``start .. stop - 1``, all or ``most`` by one of the two rules; their number."""
+    most, length, uniform, seed = rule
     if stop - start <= most:
         out[: stop - start] = suffixes[start:stop]
         return stop - start
@@ -106,20 +122,18 @@ def _before(a, b, weight, depth, token, parent, node_token, node_parent):
 
 
 @compiled
-def best_nodes(tokens, entries, count, length, choices, counts, scratch, candidates, heap, nodes):
+def best_nodes(tokens, entries, count, length, choices, room):
     """Write the ``choices`` best nodes by weight, largest first, then depth and path, smallest first; return their number.
 
     ``entries[:count]`` are positions of the matches in ``tokens``, a store with separators; their order is lost. No path is
-    longer than ``length``. Row by row ``nodes``, int32 of shape (4, >= choices), receives token, parent (-1 for the root),
-    weight and depth. The rest is scratch, int32: ``counts``, shape (vocabulary + 1,), zeros before and after; ``scratch``,
-    shape (2, >= count); ``candidates``, shape (5, room), and ``heap``, shape (room,), with room for ``count * min(length,
-    choices + 1)``.
+    longer than ``length``. Row by row ``room.nodes`` receives token, parent (-1 for the root), weight and depth. The rest of
+    ``room`` is scratch; ``counts`` are zeros after it too.
     """
     separator = np.int64(tokens[0])
-    moved, distinct = scratch[0], scratch[1]
-    weight, depth, token, parent = candidates[0], candidates[1], candidates[2], candidates[3]
-    place = candidates[4]
-    node_token, node_parent = nodes[0], nodes[1]
+    _, counts, scratch, candidates, heap, nodes = room
+    moved, distinct = scratch
+    weight, depth, token, parent, place = candidates
+    node_token, node_parent, node_weight, node_depth = nodes
     known, queued, done = 0, 0, 0
     node, begin, end, level = -1, 0, count, 0
     while True:
@@ -194,7 +208,7 @@ def best_nodes(tokens, entries, count, length, choices, counts, scratch, candida
                 slot = below
             heap[slot] = last
             node_token[done], node_parent[done] = token[best], parent[best]
-            nodes[2, done], nodes[3, done] = weight[best], depth[best]
+            node_weight[done], node_depth[done] = weight[best], depth[best]
             done += 1
             if depth[best] < length and done < choices:
                 node, begin, level = done - 1, place[best], depth[best]

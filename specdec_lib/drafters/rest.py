@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,36 +11,23 @@ from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
-from specdec_lib.datastores.trie import best_nodes, take_matches
+from specdec_lib.datastores.trie import Room, best_nodes, take_matches
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-
-
-class _Room(NamedTuple):
-    """What the search writes into: :func:`~specdec_lib.datastores.trie.best_nodes` names the shapes."""
-
-    entries: np.ndarray
-    counts: np.ndarray
-    scratch: np.ndarray
-    candidates: np.ndarray
-    heap: np.ndarray
-    nodes: np.ndarray
 
 
 @compiled
 def _draft(store, question, most, room):
     """Search, take at most ``question.keep`` matches, write the ``most`` best nodes; their number and the match."""
     tokens, suffixes, first, keys = store
-    context, counts = question.context, room.counts
+    context = question.context
     found, start, stop, _ = longest_suffix(tokens, suffixes, first, keys, context, len(context), question.max_ngram)
     if found < question.min_ngram:
         return 0, found, start, stop
     rule = question.keep, question.length, question.uniform, question.seed
-    taken = take_matches(tokens, suffixes, start, stop, *rule, counts, room.entries)
-    size = best_nodes(
-        tokens, room.entries, taken, question.length, most, counts, room.scratch, room.candidates, room.heap, room.nodes
-    )
+    taken = take_matches(tokens, suffixes, start, stop, rule, room.counts, room.entries)
+    size = best_nodes(tokens, room.entries, taken, question.length, most, room)
     return size, found, start, stop
 
 
@@ -113,7 +99,7 @@ class Rest(Drafter):
         self._most = taken * self.length if selection == "released" else min(self.choices, taken * self.length)
         size = taken * min(self.length, self._most + 1)
         shapes = (taken,), (self.index.store.vocabulary + 1,), (2, taken), (5, size), (size,), (4, self._most)
-        self._room = _Room(*(np.zeros(shape, np.int32) for shape in shapes))
+        self._room = Room(*(np.zeros(shape, np.int32) for shape in shapes))
 
     def start(self, context: Context) -> None:
         check_vocabulary(self.index.store, context.vocabulary)
@@ -156,10 +142,7 @@ class Rest(Drafter):
         match, tokens, entries = self.index.gather(question)
         size, room = 0, self._room
         if len(entries):
-            size = best_nodes(
-                tokens, entries, len(entries), question.length, self._most,
-                room.counts, room.scratch, room.candidates, room.heap, room.nodes,
-            )  # fmt: skip
+            size = best_nodes(tokens, entries, len(entries), question.length, self._most, room)
         return size, *match
 
     def _at_random(self, question: Question) -> DraftTree:
