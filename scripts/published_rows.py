@@ -71,6 +71,19 @@ def recorded(
     return found, missing
 
 
+def first(own: Sequence[Recording], count: int) -> list[Recording]:
+    """All turns of the first prompts of each task."""
+    taken: dict[str, set[str]] = {}
+    kept = []
+    for recording in own:
+        prompts = taken.setdefault(recording.task, set())
+        if len(prompts) < count:
+            prompts.add(recording.prompt.id)
+        if recording.prompt.id in prompts:
+            kept.append(recording)
+    return kept
+
+
 def with_states(model: PreTrainedModel, recording: Recording, capture: Capture) -> Recording:
     """The recording with what ``capture`` asks for; RecordingError if the model writes another text."""
     if capture == Capture():
@@ -133,6 +146,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", choices=list(published_prompts.SETS), help="may be repeated")
     parser.add_argument("--method", action="append", choices=list(methods.METHODS), help="may be repeated")
+    parser.add_argument("--prompts", type=int, help="of each task, the first (default: all)")
+    parser.add_argument("--greedy", action="store_true", help="leave sampled answers out")
     parser.add_argument("--store-tokens", type=int, default=20_000_000)
     parser.add_argument("--dense-tokens", type=int, default=200_000, help="tokens whose states DReSD searches")
     parser.add_argument("--kept", type=Path, default=Path("_build/published"), help="folder of what is finished")
@@ -173,6 +188,10 @@ def main(words: Sequence[str] | None = None) -> None:
         found, missing = recorded(model, tokenizer, name)
         print(f"{name}: {sum(map(len, found.values()))} answers are recorded, {missing} are not", flush=True)
         for sampling, own in found.items():
+            if options.greedy and sampling.temperature:
+                continue
+            if options.prompts:
+                own = first(own, options.prompts)
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
             kept = committed_rows.committed(part, options.kept, target=model)
             rows = pd.DataFrame(columns=["method"]) if kept is None else kept[0]
@@ -180,7 +199,7 @@ def main(words: Sequence[str] | None = None) -> None:
             done = {
                 method: each
                 for method, each in rows.groupby("method")
-                if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) == outputs
+                if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) >= outputs
             }
             left = {
                 method: drafter
