@@ -79,6 +79,9 @@ def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, mon
     assert made == [{"Token Recycling"}] * 4
     new = after[after.method == "Token Recycling"]
     assert len(new) == 8 and new.same.all() and len(after) == len(before) + 8
+    published_rows.main([*words, "--method", "Lookahead", "--greedy", "--prompts", "1"])
+    last, _ = committed_rows.committed("published", folder / "out", target=model)
+    assert list(last[last.method == "Lookahead"].temperature) == [0.0] and len(last) == len(after) + 1
 
 
 def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(counted, capsys, monkeypatch, tmp_path):
