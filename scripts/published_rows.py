@@ -36,6 +36,7 @@ from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments import committed_rows, recordings, results, stores
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair, companions
+from specdec_lib.files import named
 from specdec_lib.report.display import provenance
 
 LENGTH = 256  # new tokens
@@ -147,12 +148,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", action="append", choices=list(published_prompts.SETS), help="may be repeated")
     parser.add_argument("--method", action="append", choices=list(methods.METHODS), help="may be repeated")
     parser.add_argument("--prompts", type=int, help="of each task, the first (default: all)")
-    parser.add_argument("--greedy", action="store_true", help="leave sampled answers out")
+    parser.add_argument("--greedy", action="store_true", help="replay no sampled answers")
     parser.add_argument("--store-tokens", type=int, default=20_000_000)
     parser.add_argument("--dense-tokens", type=int, default=200_000, help="tokens whose states DReSD searches")
-    parser.add_argument("--kept", type=Path, default=Path("_build/published"), help="folder of what is finished")
-    parser.add_argument("--out", type=Path, help="folder (default: data/results/DEVICE)")
+    parser.add_argument("--kept", type=named, default=Path("_build/published"), help="folder of what is finished")
+    parser.add_argument("--out", type=named, help="folder (default: data/results/DEVICE)")
     options = parser.parse_args(words)
+    if options.prompts is not None and options.prompts < 1:
+        parser.error(f"--prompts is {options.prompts}; expected 1 or more")
     model, tokenizer = load_model(options.target, options.device, "float32")
     draft, _ = load_model(f"{options.target}-draft", options.device, "float32")
     device = provenance.device_class() if model.device.type == "cuda" else "cpu"
@@ -190,14 +193,14 @@ def main(words: Sequence[str] | None = None) -> None:
         for sampling, own in found.items():
             if options.greedy and sampling.temperature:
                 continue
-            if options.prompts:
+            if options.prompts is not None:
                 own = first(own, options.prompts)
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
             kept = committed_rows.committed(part, options.kept, target=model)
             rows = pd.DataFrame(columns=["method"]) if kept is None else kept[0]
             outputs = {(recording.task, recording.prompt.id, recording.turn) for recording in own}
             done = {
-                method: each
+                method
                 for method, each in rows.groupby("method")
                 if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) >= outputs
             }
@@ -207,7 +210,8 @@ def main(words: Sequence[str] | None = None) -> None:
                 if method not in done and (options.method or can_be_replayed(own, drafter))
             }
             if left:
-                rows = pd.concat([*done.values(), rows_of(model, own, left).assign(set=name)], ignore_index=True)
+                others = rows[~rows.method.isin(list(left))]
+                rows = pd.concat([others, rows_of(model, own, left).assign(set=name)], ignore_index=True)
                 committed_rows.write(part, rows, about, options.kept, target=model)
     names = sorted(path.name.removesuffix(".csv.gz") for path in options.kept.glob("*.csv.gz"))
     parts = [committed_rows.committed(name, options.kept, target=model) for name in names]

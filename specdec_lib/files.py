@@ -10,9 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Added to the name of a folder while it is built, and while another takes its place. No names that people give: what
-#: has them is removed.
-UNFINISHED, ASIDE = ".unfinished-build", ".set-aside"
+#: Added to the name of what is built, of what it replaces, and of the lock meanwhile. No names that people give: what has
+#: them is removed.
+UNFINISHED, NEW, ASIDE, LOCK = ".unfinished-build", ".not-yet-in-place", ".set-aside", ".build-lock"
+
+
+def named(path: str | Path) -> Path:
+    """The path that a caller names, ``~`` written out."""
+    return Path(os.path.expanduser(path))
 
 
 @contextmanager
@@ -22,7 +27,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     It lies in the folder of ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
     stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and no other file.
     """
-    path = Path(os.path.realpath(os.path.expanduser(path)))
+    path = Path(os.path.realpath(named(path)))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     aside = Path(name)
@@ -100,6 +105,7 @@ def cannot_write(path: Path) -> str:
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file aside and rename it; an interruption leaves the old file or none."""
+    path = named(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         aside.write_text(text, encoding="utf-8")
@@ -117,7 +123,7 @@ def replace_folder(new: Path, target: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     recover(target)
-    aside = target.with_name(target.name + ".new")
+    aside = beside(target, NEW)
     shutil.rmtree(aside, ignore_errors=True)
     # A copy where ``new`` lies on another file system, as temporary folders often do.
     shutil.move(new, aside)

@@ -21,12 +21,11 @@ from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, is_sharded
 from specdec_lib.datastores.sharded_build import build_here, build_sharded, build_sharded_dense
 from specdec_lib.datastores.store_files import check_target, located
-from specdec_lib.experiments.published_sets.reading import opened, read_jsonl
+from specdec_lib.experiments.published_sets.reading import opened, packing, read_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PACKED = (".gz", ".zip")
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -81,7 +80,7 @@ class Texts:
             at += path.stat().st_size
         for path in self.lines:
             size = path.stat().st_size
-            whole = path.suffix.lower() in PACKED
+            whole = bool(packing(path))
             if (begin <= at if whole else begin < at + size) and at < end:
                 for record in read_jsonl(path) if whole else read_jsonl(path, begin=begin - at, end=end - at):
                     if not isinstance(record.get(self.field), str):
@@ -255,9 +254,6 @@ def dense(
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
     width, context = hidden_size_and_context(model) or (dims, window)
     empty = faiss_index.empty_index(width, dims, **index)
-    for part in parts:  # no token is the last of its document that has a state
-        most = part.count - len(part)
-        faiss_index.check_lists(empty, factory, most if max_states is None else min(most, max_states))
     options.fits("--window", window, context)
     overlap = window // 4 if overlap is None else overlap
     hidden_states.check_overlap(window, overlap, cover)
@@ -267,6 +263,9 @@ def dense(
         "overlap": overlap,
         "max_states": None if max_states is None else max(1, max_states // len(parts)),
     }
+    for part in parts:
+        plan = hidden_states.plan_windows(part, window, overlap, cover, how["max_states"])
+        faiss_index.check_lists(empty, factory, int((plan[:, 2] - plan[:, 1]).sum()))
     embed = partial(_embed, model=(model, device, dtype), how=how)
     if is_sharded(path):
         with ray_data.started(address) if on else nullcontext():

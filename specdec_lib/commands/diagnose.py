@@ -72,9 +72,11 @@ def diagnose(
     from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
     from specdec_lib.report.display import diagnosis_page
 
-    given = [path.resolve() for path in (answers, weights, to_json, page) if path]
-    if len(set(given)) < len(given):
-        raise ValueError("two of ANSWERS, --weights, --json and --page are one file; name another one to write to")
+    named = [path.resolve() for path in (answers, weights, options.expanded(prices), to_json, page) if path]
+    if len(set(named)) < len(named):
+        raise ValueError(
+            "two of ANSWERS, --weights, --prices, --json and --page are one file; name another one to write to"
+        )
     own = load_tokenizer(tokenizer)
     read, curve = read_answers(answers, own), _prices(prices)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from specdec_lib.files import UNFINISHED, beside, flush_folder, recover, swap_in
+from specdec_lib.files import LOCK, NEW, UNFINISHED, beside, flush_folder, recover, swap_in
 
 #: Of all manifests. Version 1 had no checksum of the manifest itself.
 VERSION = 2
@@ -44,7 +44,7 @@ def flush(file: BinaryIO) -> None:
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
     """A file that is written aside and renamed; after a kill the next one has the same name."""
-    aside = beside(path, ".new")
+    aside = beside(path, NEW)
     try:
         with aside.open("wb") as file:
             yield file
@@ -185,7 +185,7 @@ def build_lock(target: Path) -> Iterator[None]:
 
     The lock is the kernel's (``flock``), so it ends with its process; the file's text names the holder.
     """
-    path = beside(target, ".lock")
+    path = beside(target, LOCK)
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -243,9 +243,9 @@ def decode(
                 if drafter is not None:
                     drafter.verified(tree, path, verifier.outputs)
                     t4 = clock.mark()
-                if tree.probabilities is not None or tree.passengers is not None:
-                    # Megabytes a step with a large vocabulary or window, and of no use once the step is verified.
-                    tree = tree.without_tensors()
+                if tree.probabilities is not None:
+                    # Megabytes a step with a large vocabulary, and of no use once the step is verified.
+                    tree = tree.without_probabilities()
                 timed.append((tree, path, tuple(block[:emitted]), t0, t1, verifier.passed, t2, t3, t4))
                 if on_tokens is not None:
                     on_tokens(block[:emitted])

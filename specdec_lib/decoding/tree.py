@@ -129,12 +129,10 @@ class DraftTree:
         tree._annotate(scores, sources, passengers)
         return tree
 
-    def without_tensors(self) -> DraftTree:
-        """The same tree and notes without the distributions of its tokens, and without what its passengers attend to."""
+    def without_probabilities(self) -> DraftTree:
+        """The same tree and notes without the distributions that its tokens were drawn from."""
         tree = copy(self)
         tree.probabilities = None
-        if (riding := tree.passengers) is not None:
-            tree.passengers = Passengers(riding.tokens, riding.depths, riding.visible[:, :0].copy())
         return tree
 
     @classmethod

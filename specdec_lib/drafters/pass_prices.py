@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec_lib.files import replacing
+from specdec_lib.files import named, replacing
 
 #: Names in :attr:`PassPrices.drafting` what one tree does besides asking its sources: merge, score, choose, judge and learn.
 MERGING = "merging"
@@ -87,7 +87,7 @@ class PassPrices:
     def load(cls, path: str | Path) -> PassPrices:
         """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote."""
         try:
-            about = json.loads(Path(path).expanduser().read_text())
+            about = json.loads(named(path).read_text())
             widths = {int(width): price for width, price in about["widths"].items()}
             about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
             return cls(widths, about["step"], about["drafted_token"], about["name"], dict(about["drafting"]))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from specdec_lib.drafters.merged_tree import FEATURES, width
-from specdec_lib.files import replacing
+from specdec_lib.files import named, replacing
 
 #: Of the file that :meth:`TreeProbabilities.save` writes.
 FORMAT = 1
@@ -107,7 +107,7 @@ class TreeProbabilities:
     def load(cls, path: str | Path) -> TreeProbabilities:
         """Read what :meth:`save` wrote."""
         try:
-            with safe_open(Path(path).expanduser(), "np") as file:
+            with safe_open(named(path), "np") as file:
                 about = json.loads((file.metadata() or {})["tree"])
                 weights = file.get_tensor("weights")
             sources = tuple(about["sources"])

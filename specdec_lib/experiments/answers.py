@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from specdec_lib.files import named
+
 #: Bad lines that an error names; the rest are counted.
 _NAMED = 8
 
@@ -33,7 +35,7 @@ def read_answers(path: str | Path, tokenizer: PreTrainedTokenizerBase | None = N
     ``messages`` with ``role`` and ``content``, of which each assistant's turn is an answer to the messages before it.
     """
     answers, bad = [], []
-    for number, line in enumerate(Path(path).expanduser().read_bytes().splitlines(), start=1):
+    for number, line in enumerate(named(path).read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
         try:

@@ -19,6 +19,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.tasks import choosing_prompts
+from specdec_lib.files import named
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import examples, generate_data
 from specdec_lib.heads.answers import record_answers
@@ -92,7 +93,7 @@ def train_acceptance_heads(
     prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
     responses = generate_data(target, draft, prompts, folder, Sampling(), labels, asked.max_new_tokens, PromptLookup())
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
-    about, own, trained = json.loads((folder / "about.json").read_text()), fingerprint(draft), []
+    about, own, trained = json.loads((named(folder) / "about.json").read_text()), fingerprint(draft), []
     for seed in range(settings.seed, settings.seed + seeds):
         began = time.perf_counter()
         head = train(fit, chosen_by, replace(settings, seed=seed), draft=own, sees_confidence=sees_confidence)

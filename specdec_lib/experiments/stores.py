@@ -313,7 +313,7 @@ def response_store(
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
-    """A store of the first ``tokens`` tokens of another, the last document cut."""
+    """A store of the first ``tokens`` tokens of another, the last document cut; one fewer where that would leave one of it."""
     store = index.store
     ends = np.cumsum(np.diff(store.starts) - 1)
     if tokens >= ends[-1]:
@@ -321,7 +321,7 @@ def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
     begins = [0, *ends[ends < tokens].tolist()]
     documents = (store.document(number)[: tokens - begin] for number, begin in enumerate(begins))
     about = {"fingerprint": store.manifest["tokenizer"], "sources": store.manifest["sources"]}
-    return _ids_store("part", (store.digest, tokens), lambda: documents, store.vocabulary, about)
+    return _ids_store("part", (store.digest, "tokens", tokens), lambda: documents, store.vocabulary, about)
 
 
 def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
@@ -338,7 +338,7 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
 
 @dataclass(frozen=True)
 class FirstStates:
-    """The first states of others: those of the first documents of their store, where these are a store of their own."""
+    """The first states of others: those of the first tokens of their store, where these are a store of their own."""
 
     states: States
     count: int

@@ -79,7 +79,7 @@ class ModelPair:
 
     @cached_property
     def dense_text(self) -> SuffixIndex:
-        """The first documents of the same text, which the dense index holds the states of."""
+        """The beginning of the same text, which the dense index holds the states of."""
         return stores.first_part(self.sparse, self.dense_tokens)
 
     @cached_property

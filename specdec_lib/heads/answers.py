@@ -21,7 +21,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import replacing
+from specdec_lib.files import named, replacing
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -76,7 +76,7 @@ def kept(
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     about = {"format": FORMAT, **about, "shard_size": SHARD, "prompts": len(prompts), "prompts_sha256": digest}
-    folder = Path(folder).expanduser()
+    folder = named(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
     with (
@@ -109,7 +109,7 @@ def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
 
 def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     """Read what :func:`kept` wrote; FileNotFoundError if a part is missing, ValueError if one is damaged."""
-    folder = Path(folder).expanduser()
+    folder = named(folder)
     shards = _paths(folder, json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     missing = [path.name for path in shards if not path.exists()]
     if missing:

@@ -36,7 +36,7 @@ class HeadTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, "epochs", "batch", "rate")
+        check_settings(self, "epochs", "batch", *([] if self.rate is None else ["rate"]))
 
 
 @dataclass(frozen=True, eq=False)

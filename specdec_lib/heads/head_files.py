@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from specdec_lib.files import replacing
+from specdec_lib.files import named, replacing
 
 FORMAT = 1
 
@@ -29,7 +29,7 @@ def save(
 def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module], command: str) -> Any:
     """Read what :func:`save` wrote; ``make`` gives a head without its weights, ``command`` trains another."""
     what = key.replace("_", " ")
-    path = Path(path).expanduser()
+    path = named(path)
     if not path.exists():
         raise FileNotFoundError(f"no {what} at {path}; train: {command}")
     try:

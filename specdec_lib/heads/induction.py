@@ -23,7 +23,7 @@ from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.replay import Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import decoder_config
-from specdec_lib.files import replacing
+from specdec_lib.files import named, replacing
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -81,7 +81,7 @@ class InductionHeads:
         config = decoder_config(model)
         shape = (config.num_hidden_layers, config.num_attention_heads)
         try:
-            about = json.loads(Path(path).expanduser().read_text())
+            about = json.loads(named(path).read_text())
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']}, this version reads {FORMAT}")
             made_for, copied = about["fingerprint"], whole("copied", about["copied"], 1)

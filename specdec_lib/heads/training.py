@@ -15,13 +15,13 @@ from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 
 
 def check_settings(settings: Any, *positive: str) -> None:
-    """ValueError where a setting that is given is not above 0, or the seed is none of numpy's."""
+    """ValueError where a setting is not above 0, or the seed is none that numpy and torch take."""
     for name in positive:
         value = getattr(settings, name)
-        if value is not None and not 0 < value < math.inf:
+        if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value!r}; expected a finite number above 0")
-    if not 0 <= settings.seed < 2**32:
-        raise ValueError(f"seed is {settings.seed!r}; expected a whole number from 0 to 2**32 - 1")
+    if not 0 <= settings.seed < 2**63:
+        raise ValueError(f"seed is {settings.seed!r}; expected a whole number from 0 to 2**63 - 1")
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["diagnose", "a.jsonl", "--tokenizer", "."], "no tokenizer can be loaded from '.'"),
     (["diagnose", "a.jsonl", "--store", "."], "error: "),
     (["diagnose", "a.jsonl", "--json", "./a.jsonl"], "are one file"),
+    (["diagnose", "a.jsonl", "--prices", "b.json", "--json", "b.json"], "are one file"),
     (["diagnose", "a.jsonl", "--json", "x", "--page", "x"], "are one file"),
     (["diagnose", "a.jsonl", "--weights", "file"], "holds no weights of a tree"),
     (["calibrate", "--target", "pocket"], "Missing option '--out'"),

@@ -120,7 +120,7 @@ def made(kind):
 
 def alone(made) -> bool:
     """Whether nothing of a build is left beside what was built."""
-    ends = (files.UNFINISHED, files.ASIDE, ".lock", ".new", ".tmp")
+    ends = (files.UNFINISHED, files.NEW, files.ASIDE, files.LOCK, ".tmp")
     return not [path for path in made.folder.rglob("*") if path.name.endswith(ends)]
 
 
@@ -219,7 +219,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_builder(tmp_path, 
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuses)
-    with pytest.raises(OSError, match="No locks available .*store.lock") as told:
+    with pytest.raises(OSError, match="No locks available .*store.build-lock") as told:
         Store(tmp_path).build(0)
     assert not isinstance(told.value, StoreBusy) and told.value.errno == errno.ENOLCK
 

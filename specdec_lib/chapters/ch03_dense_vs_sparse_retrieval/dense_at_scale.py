@@ -76,7 +76,7 @@ def size_counts(
     out, and the largest is then all of it. ``methods`` are those of the largest size, ``smaller`` those of the others.
     """
     held = index.store.count
-    wanted = [*(size for size in sorted(sizes) if size < 0.95 * held), min(held, max(sizes))]
+    wanted = sorted({*(size for size in sizes if size < 0.95 * held), min(held, max(sizes))})
     states = stores.dense_states(model, stores.first_part(index, wanted[-1]))
     found = []
     for size in wanted:

@@ -159,14 +159,20 @@ class Record(dict[str, Any]):
         return value
 
 
+def packing(path: Path) -> str:
+    """How a file is packed, by its name or that of the file that a link leads to: ".gz", ".zip" or nothing."""
+    known = (each.suffix.lower() for each in (path, path.resolve()))
+    return next((suffix for suffix in known if suffix in (".gz", ".zip")), "")
+
+
 @contextmanager
 def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
     """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME."""
     try:
-        if path.suffix.lower() == ".gz":
+        if packing(path) == ".gz":
             with gzip.open(path) as stream:
                 yield stream
-        elif path.suffix.lower() == ".zip":
+        elif packing(path) == ".zip":
             with zipfile.ZipFile(path) as packed:
                 names = {name.split("/")[-1]: name for name in packed.namelist()}
                 wanted = inside or path.stem
@@ -220,7 +226,7 @@ def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = N
 
 def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     """Yield the objects of a file of JSON lines, of one JSON list, or of the list ``field`` of one JSON object."""
-    if ".jsonl" in path.suffixes:
+    if ".jsonl" in map(str.lower, path.suffixes):
         yield from read_jsonl(path)
         return
     rows = _parse(read_text(path), str(path))

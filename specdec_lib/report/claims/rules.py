@@ -180,15 +180,15 @@ class Claim:
 
 def _parse(raw: Mapping[str, Any]) -> Claim:
     row = f"claim {raw.get('id')!r}"
+    if unknown := sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"}):
+        raise ClaimError(f"{row}: unknown field {unknown[0]!r}")
     given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
     for name, text in given.items():
         if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
             raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")
     texts = {name: " ".join(text.split()) for name, text in given.items()}
-    unknown = sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"})
-    missing = [name for name in ("id", "paper", "says") if not texts.get(name)]
-    if unknown or missing:
-        raise ClaimError(f"{row}: {f'unknown field {unknown[0]!r}' if unknown else f'no {missing[0]!r}'}")
+    if missing := [name for name in ("id", "paper", "says") if not texts.get(name)]:
+        raise ClaimError(f"{row}: no {missing[0]!r}")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", texts["id"]):
         raise ClaimError(f"{row}: expected an id of small letters and digits joined by hyphens")
     if texts["paper"].split(", ")[0] not in PAPERS or ", " not in texts["paper"]:
