@@ -134,7 +134,7 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("how", [pytest.param("wrapped", marks=pytest.mark.slow), *list(COMPILED)[1:]])
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.slow] * (how != "a block")) for how in COMPILED])
 def test_what_a_compiled_model_shows_is_what_the_model_shows(how):
     ids, capture = prompt(2, 9), Capture(LAYERS, HEADS)
     expected = record(build("llama-gqa"), ids, max_new_tokens=8, capture=capture)
