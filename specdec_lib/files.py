@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Added to the name of what is built, of what it replaces, and of the lock meanwhile. No names that people give: what has
-#: them is removed.
+#: Endings of the names of what is being built, of what it replaces, and of the lock. People give no such names, so what is
+#: found under one is removed.
 UNFINISHED, NEW, ASIDE, LOCK = ".unfinished-build", ".not-yet-in-place", ".set-aside", ".build-lock"
 
 

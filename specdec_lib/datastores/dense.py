@@ -41,7 +41,7 @@ _FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 
 def _named(path: str | Path) -> Path:
     """An absolute path, links left as they are: "." has no parent, and an index behind a link has that of the link."""
-    return Path(os.path.abspath(os.path.expanduser(path)))
+    return Path(os.path.abspath(files.named(path)))
 
 
 def _sampled(source: ArrayStates, sample: int) -> Iterator[np.ndarray]:

@@ -15,16 +15,14 @@ from specdec_lib.datastores.compiled import compiled
 
 
 class Room(NamedTuple):
-    """What a search writes into, int32, with room for so many matches and for so many candidates,
-    ``matches * min(length, choices + 1)``: shape (matches,), (vocabulary + 1,) of zeros, (2, matches), (5, candidates),
-    (candidates,), (4, choices)."""
+    """Arrays that a search writes into, int32; candidates are at most ``matches * min(length, choices + 1)``."""
 
-    entries: np.ndarray
-    counts: np.ndarray
-    scratch: np.ndarray
-    candidates: np.ndarray
-    heap: np.ndarray
-    nodes: np.ndarray
+    entries: np.ndarray  # (matches,)
+    counts: np.ndarray  # (vocabulary + 1,), zeros before and after
+    scratch: np.ndarray  # (2, matches)
+    candidates: np.ndarray  # (5, candidates)
+    heap: np.ndarray  # (candidates,)
+    nodes: np.ndarray  # (4, choices)
 
 
 @compiled
@@ -127,7 +125,7 @@ def best_nodes(tokens, entries, count, length, choices, room):
 
     ``entries[:count]`` are positions of the matches in ``tokens``, a store with separators; their order is lost. No path is
     longer than ``length``. Row by row ``room.nodes`` receives token, parent (-1 for the root), weight and depth. The rest of
-    ``room`` is scratch; ``counts`` are zeros after it too.
+    ``room`` is scratch.
     """
     separator = np.int64(tokens[0])
     _, counts, scratch, candidates, heap, nodes = room

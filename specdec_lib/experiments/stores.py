@@ -313,7 +313,7 @@ def response_store(
 
 
 def first_part(index: SuffixIndex, tokens: int) -> SuffixIndex:
-    """A store of the first ``tokens`` tokens of another, the last document cut; one fewer where that would leave one of it."""
+    """A store of the first ``tokens`` tokens of another, the last document cut. A rest of one token is left out."""
     store = index.store
     ends = np.cumsum(np.diff(store.starts) - 1)
     if tokens >= ends[-1]:

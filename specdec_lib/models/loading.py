@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 import warnings
@@ -16,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from specdec_lib import paths
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.served_models import know_tokenizer
+from specdec_lib.files import named
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 from specdec_lib.models.packing import can_pack, pack
@@ -63,7 +63,7 @@ def placed(name_or_path: str | Path) -> str | Path:
         if not (SHIPPED[name] / "config.json").exists():
             raise FileNotFoundError(f"{name!r} is not in {SHIPPED[name]}; install the package again")
         return SHIPPED[name]
-    path = Path(os.path.expanduser(name))
+    path = named(name)
     if name.lower().endswith(".gguf"):
         return path
     if not isinstance(name_or_path, Path) and not name.startswith((".", "/", "~")):
