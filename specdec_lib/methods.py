@@ -54,7 +54,7 @@ class Unavailable(LookupError):
 
 
 class Workbench(Protocol):
-    """What a method may ask for when it is built for a pair of models (:class:`specdec_lib.experiments.workbench.ModelPair`).
+    """What a method may ask for when it is built for a pair of models (``specdec_lib.experiments.workbench.ModelPair``).
 
     Attributes are built on first access; a missing one raises :class:`Unavailable`. ``sparse`` is a
     datastore of text, ``dense`` an index of the target's states or what searches like one, ``layer`` the layer whose states

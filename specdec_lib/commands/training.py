@@ -58,10 +58,10 @@ def train_acceptance_head(
     places = [out, *(out.with_stem(f"{out.stem}-{place}") for place in range(1, seeds))]
     for place in places:
         options.output_file(place)
-    model, small, tokenizer = load_pair(target, draft, device, dtype)
+    models = load_pair(target, draft, device, dtype)
     asked = Asked(task or TASKS, prompts, max_new_tokens)
     trained, tokens, count = train_acceptance_heads(
-        model, small, tokenizer, data, settings, asked, labels, share, sees_confidence, seeds
+        models, data, settings, asked, labels, share, sees_confidence, seeds
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     for own, head in zip(places, trained, strict=True):

@@ -35,8 +35,7 @@ class SuffixDecoding(Drafter):
     Prompt and output are one text, earlier outputs another, and a datastore, if there is one, a third. After each suffix of
     length p that occurs in one of them, the ``factor * p + offset`` likeliest nodes form a tree, whose score is the expected
     number of accepted tokens if counts were probabilities (:meth:`SuffixAutomaton.best_tree`). The best tree of the first text
-    is drafted unless a later one has a larger score. The released code forgets the oldest of so many outputs; here only
-    :meth:`reset` forgets.
+    is drafted unless a later one has a larger score. The released code counts the output so far among the earlier ones too.
 
     A tree has at most ``most`` nodes, match and draft together at most ``depth`` tokens, and a node at least the probability
     ``least``.

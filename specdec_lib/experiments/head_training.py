@@ -73,9 +73,7 @@ def _about(asked: Asked, began: float, model: PreTrainedModel) -> dict[str, Any]
 
 
 def train_acceptance_heads(
-    target: PreTrainedModel,
-    draft: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    models: tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase],
     folder: Path,
     settings: Training,
     asked: Asked,
@@ -85,11 +83,12 @@ def train_acceptance_heads(
     seeds: int,
 ) -> tuple[list[AcceptanceHead], int, int]:
     """Record responses of the target in ``folder``, which goes on where it was interrupted, and fit ``seeds`` heads to them; also
-    the numbers of tokens that they are fitted to and of prompts.
+    the numbers of tokens that they are fitted to and of prompts. ``models`` are target, draft and tokenizer.
 
     All are fitted to the same examples: the seed of ``settings`` draws the prompts and the mixtures, it and those after it
     choose the first weights and the order of the examples.
     """
+    target, draft, tokenizer = models
     prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
     responses = generate_data(target, draft, prompts, folder, Sampling(), labels, asked.max_new_tokens, PromptLookup())
     fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))

@@ -13,9 +13,9 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import files, paths
+from specdec_lib import paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.runner import METADATA, strip_ansi
+from specdec_lib.report.build.plan import METADATA, strip_ansi
 from specdec_lib.report.params import UsageError
 
 GENERATED = "generated"
@@ -52,19 +52,6 @@ def executed_profiles(book: Path) -> dict[str, str]:
     return profiles
 
 
-def draw_pictures(folder: Path) -> None:
-    """Draw the pictures of the pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
-    from specdec_lib.report import plots
-    from specdec_lib.report.display import choices, method_pictures
-
-    folder.mkdir(parents=True, exist_ok=True)
-    plots.use_style()
-    for page, draw in method_pictures.PICTURES.items():
-        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
-        files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
-    files.write_atomic(folder / "which-method.html", choices.figure())
-
-
 #: jupyter-book, which ends with the process that renders, and whose own processes end with it. Sphinx reads and writes pages in
 #: as many processes as it is told, for which jupyter-book has no option.
 #: Documents are trees of millions of nodes, most of them kept to the end: looking for garbage took a fifth of the time, and
@@ -92,7 +79,7 @@ def build() -> None:
         print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
     start = time.perf_counter()
     rerun.write_pages(root)
-    draw_pictures(root / "book" / "pictures")
+    (root / "book" / "pictures").mkdir(parents=True, exist_ok=True)  # for the pictures that Sphinx draws
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
     shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
     jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1

@@ -1,10 +1,10 @@
 """What Sphinx has to know for the pages.
 
 The role ``{num}`` puts a number of a chapter into prose, ``{published}`` one of a paper. ``{holds-if}`` holds sentences that
-presume verdicts, and says below them where this run gives another. ``{methods}`` is a table of methods. ``{opening} fig-name``
-stands at the top of a chapter, holds the sentences that say what the main figure shows, which a notebook computes far down the
-page, and receives a copy of the picture, which links to the original. What is missing is an error of the page, and errors end
-the build.
+presume verdicts, and says below them where this run gives another. ``{methods}`` is a table of methods, ``{method-picture}`` the
+picture and the viewer of one. ``{opening} fig-name`` stands at the top of a chapter, holds the sentences that say what the main
+figure shows, which a notebook computes far down the page, and receives a copy of the picture, which links to the original. What
+is missing is an error of the page, and errors end the build.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
-from specdec_lib import paths
+from specdec_lib import files, paths
 from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
+from specdec_lib.report.display import choices, method_pictures
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -118,6 +119,8 @@ class HoldsIf(SphinxDirective):
         return [*holder.children, *boxes]
 
 
+#: What a method's picture shows, for readers who cannot see it.
+PICTURED = "A chain or a tree: accepted tokens filled, refused ones dotted, then the target's own."
 _EXACT = {"exact": "that of plain decoding", "in distribution": "of the same distribution", "lossy": "another"}
 
 
@@ -130,6 +133,14 @@ def method_lines() -> list[str]:
     return lines
 
 
+def parsed(directive: SphinxDirective, lines: list[str]) -> list[nodes.Node]:
+    """The nodes of lines that a directive writes."""
+    text = StringList(lines, source=directive.state.document.current_source)
+    holder = nodes.Element()
+    directive.state.nested_parse(text, directive.content_offset, holder)
+    return holder.children
+
+
 class Methods(SphinxDirective):
     """``{methods}``: every method with its page, what it drafts, and what it keeps of the text; options as a list table's."""
 
@@ -139,10 +150,19 @@ class Methods(SphinxDirective):
         """Return the nodes."""
         fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
         fence += [f":name: {self.options['name']}"] if "name" in self.options else []
-        text = StringList([*fence, "", *method_lines(), ":::"], source=self.state.document.current_source)
-        holder = nodes.Element()
-        self.state.nested_parse(text, self.content_offset, holder)
-        return holder.children
+        return parsed(self, [*fence, "", *method_lines(), ":::"])
+
+
+class MethodPicture(SphinxDirective):
+    """``{method-picture}``: one pass of the page's method with this caption, and below it the viewer of a whole generation."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the nodes."""
+        picture = f"../pictures/{Path(self.env.docname).name}"
+        drawn = [f":::{{figure}} {picture}.svg", f":alt: {PICTURED}", "", *self.content, ":::"]
+        return parsed(self, [*drawn, "", "```{raw} html", f":file: {picture}.html", "```"])
 
 
 class Opening(SphinxDirective):
@@ -185,12 +205,21 @@ class PutPictures(SphinxTransform):
             place[:0] = [*pictures, caption]
 
 
+def draw_methods(folder: Path) -> None:
+    """Draw the pictures of the methods' pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
+    for page, draw in method_pictures.PICTURES.items():
+        draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
+        files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
+
+
 def _draw_pictures(app: Sphinx) -> None:
-    """Draw the figures of pages that are no chapter's: what reproduces, and seconds."""
+    """Draw the figures of pages that are no chapter's: methods, what reproduces, and seconds."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
         plots.use_style()
+        draw_methods(folder)
+        files.write_atomic(folder / "which-method.html", choices.figure())
         drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
         drawing = pictures.tokens_per_second(tables["seconds"])
@@ -220,6 +249,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the roles with Sphinx."""
     app.add_directive("holds-if", HoldsIf)
     app.add_directive("methods", Methods)
+    app.add_directive("method-picture", MethodPicture)
     app.add_directive("opening", Opening)
     app.add_transform(PutPictures)
     app.add_role("published", Published())

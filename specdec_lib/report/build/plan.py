@@ -161,3 +161,8 @@ def make_plan(
         target = given.get("target", declared["target"].default if "target" in declared else None)
         jobs.append(Job(path, profile, given, target, words))
     return jobs
+
+
+def strip_ansi(text: str) -> str:
+    """The text without the escape sequences of a terminal."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

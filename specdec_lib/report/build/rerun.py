@@ -16,7 +16,7 @@ import nbformat
 from specdec_lib import files, paths
 from specdec_lib.report import params
 from specdec_lib.report.build import plan
-from specdec_lib.report.build.runner import METADATA
+from specdec_lib.report.build.plan import METADATA
 from specdec_lib.report.display import tables
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from specdec_lib.experiments.prompts import HUMANEVAL
 from specdec_lib.models import smollm2
 from specdec_lib.report import params
 from specdec_lib.report.build import execution, plan
-from specdec_lib.report.build.plan import METADATA, Job
+from specdec_lib.report.build.plan import METADATA, Job, strip_ansi
 from specdec_lib.report.display import provenance, run_context
 from specdec_lib.wheels import fetch
 
@@ -180,11 +179,6 @@ def _busy() -> str:
 
 def _say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
-
-
-def strip_ansi(text: str) -> str:
-    """The text without the escape sequences of a terminal."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def _text(path: Path) -> str:

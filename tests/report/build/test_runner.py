@@ -259,7 +259,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns 
 from pathlib import Path
 from specdec_lib.report.build import book
 book.executed_profiles = lambda *_: {}
-book.rerun.write_pages = book.draw_pictures = lambda *_: None
+book.rerun.write_pages = lambda *_: None
 book.paths.root = lambda: Path(sys.argv[1])
 book.build()
 """

@@ -9,7 +9,7 @@ import pytest
 from specdec_lib import load_model
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
-from specdec_lib.report.build import book
+from specdec_lib.report.build import directives
 from specdec_lib.report.display import method_pictures
 from tests.report.display.test_stepper_data import output
 
@@ -74,6 +74,7 @@ def test_every_picture_says_what_was_decoded_and_is_drawn_alike_each_time(tmp_pa
     monkeypatch.setattr(method_pictures, "PICTURES", some)
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
-        book.draw_pictures(folder)
+        folder.mkdir()
+        directives.draw_methods(folder)
     for file in (f"{page}.{kind}" for page in some for kind in ("svg", "html")):
         assert (first / file).read_bytes() == (second / file).read_bytes()
