@@ -27,8 +27,8 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from specdec_lib import generate, paths
 from specdec_lib.chapters.ch02_datastore_construction import recall
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
-from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.faiss_index import one_thread
+from specdec_lib.decoding.compiled import compiled
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.sampling import Sampling

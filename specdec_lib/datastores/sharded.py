@@ -21,12 +21,12 @@ import torch
 
 from specdec_lib import files
 from specdec_lib.datastores import faiss_index, store_files
-from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore, token_dtype
 from specdec_lib.datastores.trie import sample_smallest, take_matches
+from specdec_lib.decoding.compiled import compiled
 
 FORMAT = "specdec-lib sharded store"
 MANIFEST = "shards.json"

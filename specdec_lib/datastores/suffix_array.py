@@ -21,10 +21,10 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from specdec_lib.datastores import store_files
-from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.compiled import compiled
 
 FORMAT = "specdec-lib suffix array of reversed tokens"
 MANIFEST = "suffix_array.json"

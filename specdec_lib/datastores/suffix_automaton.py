@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_lib.datastores.compiled import compiled
+from specdec_lib.decoding.compiled import compiled
 
 # Rows of the table of states: longest string, suffix link, occurrences, end of the first one, first transition.
 LENGTH, LINK, COUNT, END, FIRST = range(5)

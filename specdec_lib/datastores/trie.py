@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec_lib.datastores.compiled import compiled
+from specdec_lib.decoding.compiled import compiled
 
 
 class Room(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specdec_lib.datastores.compiled import compiled
+from specdec_lib.decoding.compiled import compiled
 
 #: Longest matches of the buckets of a node's features; a longer one is of the last bucket.
 BUCKETS = np.array([0, 1, 2, 3, 5, 10, 20], np.int64)

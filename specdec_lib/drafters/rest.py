@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec_lib.datastores.compiled import compiled
 from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.datastores.trie import Room, best_nodes, take_matches
 from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.compiled import compiled
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 

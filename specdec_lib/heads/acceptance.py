@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from specdec_lib.datastores.compiled import compiled
 from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.compiled import compiled
 from specdec_lib.decoding.sampling import not_numbers
 from specdec_lib.decoding.served_models import input_device
 from specdec_lib.heads import head_files

@@ -18,7 +18,6 @@ from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.files import named
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.draft_vocabulary import load_vocabulary
-from specdec_lib.models.packing import can_pack, pack
 
 # Folders of the shipped models, by name.
 SHIPPED = {
@@ -139,10 +138,12 @@ def load_model(
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    if not can_pack(model):
+    from specdec_lib.models.few_rows import serve, serves  # numba takes most of a second
+
+    if not serves(model):
         return model.eval()
     check_threads()
-    return pack(model.eval())
+    return serve(model.eval())
 
 
 @cache

@@ -1,0 +1,118 @@
+"""Linear layers for passes over a few tokens on a processor: their products cost about what reading the weights costs.
+
+The general product of MKL, which ``torch.nn.Linear`` calls, brings the matrix into another order in every call, so that a pass
+over two tokens takes twice as long as one over a single token. Here four rows of states are multiplied by a row of weights while
+that is in the registers. Weights stay as they are stored.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.compiled import compiled
+
+#: From so many rows on MKL's product is as fast.
+ROWS = 32
+#: Bytes of the smallest model that is served: the weights of a smaller one stay in the cache.
+SMALLEST = 2**27
+#: Weights below which a thread is not worth its start.
+SHARE = 2**18
+#: Rows of weights that meet each four rows of states in turn.
+BLOCK = 4
+
+
+@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
+def _multiply(states, weight, out, first, last):
+    """Columns ``first`` to ``last`` of ``out``, (m, n), from ``states``, (m, k), and ``weight``, (n, k), all of float32."""
+    rows, width = states.shape
+    for top in range(first, last, BLOCK):
+        end = min(top + BLOCK, last)
+        row = 0
+        while row + 4 <= rows:
+            one, two, three, four = states[row], states[row + 1], states[row + 2], states[row + 3]
+            for column in range(top, end):
+                weights = weight[column]
+                a = b = c = d = np.float32(0)
+                for place in range(width):
+                    value = weights[place]
+                    a += value * one[place]
+                    b += value * two[place]
+                    c += value * three[place]
+                    d += value * four[place]
+                out[row, column], out[row + 1, column], out[row + 2, column], out[row + 3, column] = a, b, c, d
+            row += 4
+        while row < rows:
+            one = states[row]
+            for column in range(top, end):
+                weights = weight[column]
+                a = np.float32(0)
+                for place in range(width):
+                    a += weights[place] * one[place]
+                out[row, column] = a
+            row += 1
+
+
+@cache
+def _pool(process: int, helpers: int) -> ThreadPoolExecutor:
+    """Threads of a process: a copy of it begins without them."""
+    return ThreadPoolExecutor(helpers)
+
+
+def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``states`` times ``weight`` transposed, (m, k) by (n, k), both contiguous, in float32 and on the processor."""
+    out = torch.empty(len(states), len(weight))
+    arrays = states.numpy(), weight.numpy(), out.numpy()
+    parts = min(torch.get_num_threads(), max(1, weight.numel() // SHARE))
+    cuts = [len(weight) * part // parts for part in range(parts + 1)]
+    if parts == 1:
+        _multiply(*arrays, 0, len(weight))
+        return out
+    helpers = _pool(os.getpid(), torch.get_num_threads() - 1)
+    others = [helpers.submit(_multiply, *arrays, *cuts[part : part + 2]) for part in range(1, parts)]
+    _multiply(*arrays, *cuts[:2])
+    for other in others:
+        other.result()
+    return out
+
+
+class FewRows(nn.Linear):
+    """A linear layer that multiplies a few rows by :func:`product`: in float32, on the processor, without gradients."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """States of shape (..., in_features) to shape (..., out_features)."""
+        weight = self.weight
+        if (
+            states.numel() >= ROWS * self.in_features
+            or states.dtype != torch.float32
+            or weight.dtype != torch.float32
+            or states.device.type != "cpu"
+            or not weight.is_contiguous()
+            or torch.compiler.is_compiling()
+            or (torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad))
+        ):
+            return super().forward(states)
+        rows = states.detach().reshape(-1, self.in_features).contiguous()
+        out = product(rows, weight.detach()).view(*states.shape[:-1], self.out_features)
+        return out if self.bias is None else out.add_(self.bias.detach())
+
+
+def serves(model: PreTrainedModel) -> bool:
+    """Whether a model gains by :class:`FewRows`: float32 on the processor, and too large for the cache."""
+    weights = model.get_input_embeddings().weight
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return weights.device.type == "cpu" and weights.dtype == torch.float32 and size >= SMALLEST
+
+
+def serve(model: PreTrainedModel) -> PreTrainedModel:
+    """Make the plain linear layers of a model :class:`FewRows`; parameters keep names and values."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = FewRows
+    return model
