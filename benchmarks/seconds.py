@@ -264,12 +264,12 @@ def main(words: Sequence[str]) -> None:
     pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
     measured = {"to_first_token_s": median(to_first_token(3))}
-    measured |= passes({"packed": target, "unpacked": plain, "draft": draft}, 2 * options.rounds)
+    measured |= passes({"ours": target, "transformers": plain, "draft": draft}, 2 * options.rounds)
     torch.set_num_threads(os.cpu_count() or 1)
     measured |= passes({"all_threads": target}, 2 * options.rounds, time.perf_counter)
     torch.set_num_threads(1)
-    widths = {1: 1.0} | {width: measured[f"packed_w{width}_over_w1"].value for width in WIDTHS[1:]}
-    token = measured["draft_pass_ms"].value / measured["packed_pass_ms"].value
+    widths = {1: 1.0} | {width: measured[f"ours_w{width}_over_w1"].value for width in WIDTHS[1:]}
+    token = measured["draft_pass_ms"].value / measured["ours_pass_ms"].value
     pair.prices = PassPrices(widths, drafted_token=token)
     measured |= speeds(runs_of(pair, plain, options.tokens, steps), asked, options.rounds)
     for name, done in steps.items():

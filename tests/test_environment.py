@@ -135,6 +135,7 @@ def loaded_by(imports: str) -> list[str]:
     return run.stdout.split()
 
 
+@pytest.mark.slow
 def test_what_a_user_imports_loads_nothing_of_the_extras_and_a_drafter_not_the_others_and_their_stores():
     assert not HEAVY & set(loaded_by("import " + ", ".join(PUBLIC)))
     loaded = loaded_by("from specdec_lib.drafters import PromptLookup")

@@ -33,11 +33,11 @@ def calibrate(
     from specdec_lib.experiments.pass_costs import slots_of, step_samples
     from specdec_lib.experiments.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
-    from specdec_lib.models.loading import hidden_size_and_context, load_model
+    from specdec_lib.models.loading import load_model
 
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
-    if sizes := hidden_size_and_context(target):
+    if sizes := options.hidden_size_and_context(target):
         options.fits("--context, a pass after it included,", slots_of(context, WIDTHS), sizes[1])
     if draft:
         model, small, tokenizer = load_pair(target, draft, device, dtype)

@@ -249,10 +249,8 @@ def dense(
     for part in parts:
         check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
         check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
-    from specdec_lib.models.loading import hidden_size_and_context
-
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
-    width, context = hidden_size_and_context(model) or (dims, window)
+    width, context = options.hidden_size_and_context(model) or (dims, window)
     empty = faiss_index.empty_index(width, dims, **index)
     options.fits("--window", window, context)
     overlap = window // 4 if overlap is None else overlap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,3 +86,16 @@ Source = Annotated[
 Store = Annotated[Path | None, typer.Option(parser=existing, metavar="FOLDER", help="A datastore of this tokenizer.")]
 Prompts = Annotated[int, whole("Prompts of each task.")]
 NewTokens = Annotated[int, whole("Longest answer, in tokens.")]
+
+
+def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
+    """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
+    from transformers import AutoConfig
+
+    from specdec_lib.models.loading import placed
+
+    place = placed(name_or_path)
+    if str(place).lower().endswith(".gguf"):
+        return None
+    config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)
+    return config.hidden_size, getattr(config, "max_position_embeddings", None) or sys.maxsize

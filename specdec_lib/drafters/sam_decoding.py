@@ -8,7 +8,7 @@ from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters.suffix_decoding import automaton_of, store_of
+from specdec_lib.drafters.suffix_decoding import read_store
 
 
 class SamDecoding(WrappedDrafter):
@@ -38,8 +38,7 @@ class SamDecoding(WrappedDrafter):
         super().__init__(auxiliary)
         self.num_tokens, self.threshold = whole("num_tokens", num_tokens, 1), whole("threshold", threshold, 1)
         self.bias = bias
-        self.store = store_of(store)
-        self._static = SuffixAutomaton() if self.store is None else automaton_of(self.store)
+        self.store, self._static = read_store(store)
 
     def start(self, context: Context) -> None:
         if self.store is not None:

@@ -15,18 +15,13 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 LEAST = 1e-4
 
 
-def automaton_of(store: TokenStore) -> SuffixAutomaton:
-    """All documents of a store in one automaton."""
-    automaton = SuffixAutomaton()
-    for place in range(len(store)):
-        automaton.extend(store.document(place).tolist())
+def read_store(store: SuffixIndex | TokenStore | None) -> tuple[TokenStore | None, SuffixAutomaton]:
+    """The tokens of a datastore, with or without a suffix array, and all of its documents in one automaton."""
+    tokens, automaton = store.store if isinstance(store, SuffixIndex) else store, SuffixAutomaton()
+    for place in range(0 if tokens is None else len(tokens)):
+        automaton.extend(tokens.document(place).tolist())
         automaton.end_text()
-    return automaton
-
-
-def store_of(store: SuffixIndex | TokenStore | None) -> TokenStore | None:
-    """The tokens of a datastore, with or without a suffix array."""
-    return store.store if isinstance(store, SuffixIndex) else store
+    return tokens, automaton
 
 
 class SuffixDecoding(Drafter):
@@ -58,8 +53,8 @@ class SuffixDecoding(Drafter):
             raise ValueError(f"offset is {offset!r}; expected a number")
         self.most, self.depth = whole("most", most, 1), whole("depth", depth, 2)
         self.factor, self.offset, self.least = factor, offset, least
-        self.store = store_of(store)
-        self._known = [] if self.store is None else [automaton_of(self.store)]
+        self.store, known = read_store(store)
+        self._known = [] if self.store is None else [known]
         self._context: Context | None = None
         #: Tokens of the suffix that the last draft follows; 0 where nothing was drafted.
         self.match = 0

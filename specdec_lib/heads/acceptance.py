@@ -49,17 +49,16 @@ class AcceptanceHead(nn.Module):
     """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers), for states of ``width`` values.
 
     The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head has
-    two logits and takes their softmax; that is the sigmoid of their difference. If ``tied``, one block is applied ``depth`` times,
-    0 to 4, as the released code does; with ``zero`` the blocks begin as the identity. A head that ``sees_confidence`` also reads
-    the log-odds of the probability that the draft model gave the token, which the paper's does not. ``draft`` is the fingerprint
-    of the draft model whose states it reads, ``story`` how it was trained, JSON.
+    two logits and takes their softmax; that is the sigmoid of their difference. One block is applied ``depth`` times, 0 to 4, as
+    the released code does; with ``zero`` it begins as the identity. A head that ``sees_confidence`` also reads the log-odds of
+    the probability that the draft model gave the token, which the paper's does not. ``draft`` is the fingerprint of the draft
+    model whose states it reads, ``story`` how it was trained, JSON.
     """
 
     def __init__(
         self,
         width: int,
         depth: int = 3,
-        tied: bool = True,
         zero: bool = False,
         draft: str = "",
         story: dict | None = None,
@@ -69,10 +68,10 @@ class AcceptanceHead(nn.Module):
         depth, width = whole("depth", depth, 0), whole("width", width, 1)
         if depth > 4:
             raise ValueError(f"depth is {depth}; expected a whole number, 0 (a linear layer) to 4")
-        self.width, self.depth, self.tied, self.draft = width, depth, tied, draft
+        self.width, self.depth, self.draft = width, depth, draft
         self.story, self.sees_confidence = dict(story or {}), sees_confidence
         inputs = width + sees_confidence
-        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1) if tied else depth))
+        self.blocks = nn.ModuleList(ResidualBlock(inputs, zero) for _ in range(min(depth, 1)))
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
@@ -80,8 +79,8 @@ class AcceptanceHead(nn.Module):
         x = states
         if self.sees_confidence:
             x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
-        for i in range(self.depth):
-            x = self.blocks[0 if self.tied else i](x)
+        for _ in range(self.depth):
+            x = self.blocks[0](x)
         return self.out(x)[..., 0]
 
     @torch.inference_mode()
@@ -98,17 +97,13 @@ class AcceptanceHead(nn.Module):
         own = copy.deepcopy(self).to(device)
         if device.type != "cpu":
             return lambda state, confidence=0.5: own(state.float(), torch.full((), confidence, device=device)).sigmoid()
-        blocks = [
-            (b.linear.weight.detach().float().T.numpy(), b.linear.bias.detach().float().numpy()) for b in own.blocks
-        ]
-        width = own.out.in_features
-        weights = np.ascontiguousarray([w for w, _ in blocks], np.float32).reshape(-1, width, width)
-        shifts = np.ascontiguousarray([s for _, s in blocks], np.float32).reshape(-1, width)
-        order = np.array([0 if self.tied else i for i in range(self.depth)], np.int64)
+        block = own.blocks[0].linear if self.depth else own.out  # of no depth, none is applied
+        weights = np.ascontiguousarray(block.weight.detach().float().T.numpy())
+        shifts = block.bias.detach().float().numpy()
         last, bias = own.out.weight.detach().float()[0].numpy(), own.out.bias.item()
 
         def score(state: torch.Tensor, confidence: float = 0.5) -> float:
-            z = _logit(weights, shifts, order, last, bias, state.float().numpy(), confidence)
+            z = _logit(weights, shifts, self.depth, last, bias, state.float().numpy(), confidence)
             return 0.0 if z < -700.0 else 1.0 / (1.0 + math.exp(-z))
 
         return score
@@ -122,7 +117,7 @@ class AcceptanceHead(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, aside and renamed."""
-        names = ("width", "depth", "tied", "draft", "sees_confidence", "story")
+        names = ("width", "depth", "draft", "sees_confidence", "story")
         head_files.save(path, "acceptance_head", self, {name: getattr(self, name) for name in names})
 
     @classmethod
@@ -130,7 +125,7 @@ class AcceptanceHead(nn.Module):
         """Read what :meth:`save` wrote; with the draft model that it is for it is checked and moved there."""
 
         def make(about: dict) -> AcceptanceHead:
-            options = {name: about[name] for name in ("width", "depth", "tied", "story", "sees_confidence")}
+            options = {name: about[name] for name in ("width", "depth", "story", "sees_confidence")}
             return cls(**options, draft=str(about["draft"]))
 
         head = head_files.load(path, "acceptance_head", make, COMMAND)
@@ -147,11 +142,11 @@ def _checked(values: torch.Tensor) -> torch.Tensor:
 
 
 @compiled
-def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no cover
+def _logit(weights, shifts, depth, last, bias, state, confidence):  # pragma: no cover
     """The head's logit of one state; compiled, because a call into torch costs more than products this small.
 
-    ``weights`` has shape (blocks, n, n) and is transposed: ``weights[b, j]`` is what input ``j`` adds; ``order`` says which
-    block each step applies. A state of n - 1 values has the confidence's log-odds as its last input.
+    ``weights`` has shape (n, n) and is transposed: ``weights[j]`` is what input ``j`` adds. A state of n - 1 values has the
+    confidence's log-odds as its last input.
     """
     count = len(last)
     x = np.empty(count, np.float32)
@@ -160,10 +155,10 @@ def _logit(weights, shifts, order, last, bias, state, confidence):  # pragma: no
         inside = min(max(confidence, EDGE), 1.0 - EDGE)
         x[count - 1] = math.log(inside / (1.0 - inside))
     y = np.empty(count, np.float32)
-    for block in order:
-        y[:] = shifts[block]
+    for _ in range(depth):
+        y[:] = shifts
         for j in range(count):
-            factor, row = x[j], weights[block, j]
+            factor, row = x[j], weights[j]
             for i in range(count):
                 y[i] += factor * row[i]
         for i in range(count):

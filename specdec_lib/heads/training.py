@@ -68,8 +68,6 @@ def train(
     held_out: Examples,
     settings: Training = Training(),
     depth: int = 3,
-    tied: bool = True,
-    zero: bool = True,
     draft: str = "",
     sees_confidence: bool = False,
     progress: bool = True,
@@ -82,7 +80,7 @@ def train(
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        head = AcceptanceHead(examples.states.shape[1], depth, tied, zero, draft, sees_confidence=sees_confidence)
+        head = AcceptanceHead(examples.states.shape[1], depth, True, draft, sees_confidence=sees_confidence)
     head.to(examples.states.device)
     if sees_confidence and (examples.confidence is None or held_out.confidence is None):
         raise ValueError("the head is to see the confidence, and the examples have none; record it with the states")

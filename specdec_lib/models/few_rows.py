@@ -1,8 +1,7 @@
 """Linear layers for passes over a few tokens on a processor: their products cost about what reading the weights costs.
 
-The general product of MKL, which ``torch.nn.Linear`` calls, brings the matrix into another order in every call, so that a pass
-over two tokens takes twice as long as one over a single token. Here four rows of states are multiplied by a row of weights while
-that is in the registers. Weights stay as they are stored.
+MKL, which ``torch.nn.Linear`` calls, brings the weights into another order in every call, so that a pass over two tokens takes
+1.6 times as long as one over a single token. Here a row of weights is read once for four rows of states, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -33,36 +32,30 @@ def _multiply(states, weight, out, first, last):
     """Columns ``first`` to ``last`` of ``out``, (m, n), from ``states``, (m, k), and ``weight``, (n, k), all of float32."""
     rows, width = states.shape
     for top in range(first, last, BLOCK):
-        end = min(top + BLOCK, last)
-        row = 0
-        while row + 4 <= rows:
+        columns = range(top, min(top + BLOCK, last))
+        for row in range(0, rows - 3, 4):
             one, two, three, four = states[row], states[row + 1], states[row + 2], states[row + 3]
-            for column in range(top, end):
+            for column in columns:
                 weights = weight[column]
                 a = b = c = d = np.float32(0)
                 for place in range(width):
-                    value = weights[place]
-                    a += value * one[place]
-                    b += value * two[place]
-                    c += value * three[place]
-                    d += value * four[place]
+                    a += weights[place] * one[place]
+                    b += weights[place] * two[place]
+                    c += weights[place] * three[place]
+                    d += weights[place] * four[place]
                 out[row, column], out[row + 1, column], out[row + 2, column], out[row + 3, column] = a, b, c, d
-            row += 4
-        while row < rows:
-            one = states[row]
-            for column in range(top, end):
-                weights = weight[column]
+        for row in range(rows - rows % 4, rows):
+            for column in columns:
                 a = np.float32(0)
                 for place in range(width):
-                    a += weights[place] * one[place]
+                    a += weight[column, place] * states[row, place]
                 out[row, column] = a
-            row += 1
 
 
 @cache
-def _pool(process: int, helpers: int) -> ThreadPoolExecutor:
+def _pool(process: int) -> ThreadPoolExecutor:
     """Threads of a process: a copy of it begins without them."""
-    return ThreadPoolExecutor(helpers)
+    return ThreadPoolExecutor(os.cpu_count())
 
 
 def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -71,11 +64,7 @@ def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     arrays = states.numpy(), weight.numpy(), out.numpy()
     parts = min(torch.get_num_threads(), max(1, weight.numel() // SHARE))
     cuts = [len(weight) * part // parts for part in range(parts + 1)]
-    if parts == 1:
-        _multiply(*arrays, 0, len(weight))
-        return out
-    helpers = _pool(os.getpid(), torch.get_num_threads() - 1)
-    others = [helpers.submit(_multiply, *arrays, *cuts[part : part + 2]) for part in range(1, parts)]
+    others = [_pool(os.getpid()).submit(_multiply, *arrays, *cuts[part : part + 2]) for part in range(1, parts)]
     _multiply(*arrays, *cuts[:2])
     for other in others:
         other.result()
@@ -86,12 +75,10 @@ class FewRows(nn.Linear):
     """A linear layer that multiplies a few rows by :func:`product`: in float32, on the processor, without gradients."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """States of shape (..., in_features) to shape (..., out_features)."""
         weight = self.weight
         if (
             states.numel() >= ROWS * self.in_features
-            or states.dtype != torch.float32
-            or weight.dtype != torch.float32
+            or {states.dtype, weight.dtype} != {torch.float32}
             or states.device.type != "cpu"
             or not weight.is_contiguous()
             or torch.compiler.is_compiling()

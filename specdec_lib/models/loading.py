@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 import warnings
 from functools import cache
@@ -72,15 +71,6 @@ def placed(name_or_path: str | Path) -> str | Path:
     return path
 
 
-def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
-    """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
-    place = placed(name_or_path)
-    if str(place).lower().endswith(".gguf"):
-        return None
-    config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)
-    return config.hidden_size, getattr(config, "max_position_embeddings", None) or sys.maxsize
-
-
 def load_model(
     name_or_path: str | Path,
     device: str = "auto",
@@ -140,10 +130,10 @@ def load_model(
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
     from specdec_lib.models.few_rows import serve, serves  # numba takes most of a second
 
-    if not serves(model):
-        return model.eval()
-    check_threads()
-    return serve(model.eval())
+    if serves(model):
+        check_threads()
+        serve(model)
+    return model.eval()
 
 
 @cache

@@ -137,6 +137,7 @@ def test_rows_of_one_model_are_not_those_of_another(tmp_path, llama, monkeypatch
     assert measures.study("some", lambda: ("made", {}), True) == ("made", {}) and written == [("some", "made")]
 
 
+@pytest.mark.slow
 def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch, tmp_path):
     """The counts with the first part of a store are those of DReSD on an index that was built for that part alone."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))

@@ -28,6 +28,7 @@ def pair(pocket):
 PROMPTS = book.load("report", ["code editing"], 2)
 
 
+@pytest.mark.slow
 def test_every_method_and_transformers_are_timed_and_in_float32_none_changes_a_token(pair):
     recordings, runs, rows = speeds.timed(pair, PROMPTS, ["plain", *compared_in("06")], 8)
     assert set(runs) == {"plain", *compared_in("06")}

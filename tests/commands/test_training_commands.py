@@ -35,7 +35,7 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tokeni
     assert main([*words, "--seeds", "2"]) == 0
     draft, _ = load_model("pocket-draft", "cpu")
     head = AcceptanceHead.load(out, draft)
-    assert (head.depth, head.tied, head.sees_confidence) == (3, True, False)
+    assert (head.depth, head.sees_confidence) == (3, False)
     assert head.story["mixing"] == 0.15 and len(head.story["curve"]) == 2 and head.story["data"]["labels"] == "decoding"
     second = AcceptanceHead.load(tmp_path / "heads" / "head-1.safetensors", draft)
     assert (head.story["training"]["seed"], second.story["training"]["seed"]) == (0, 1)

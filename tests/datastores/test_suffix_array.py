@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 from specdec_lib import datastores
-from specdec_lib.datastores import Match, compiled
+from specdec_lib.datastores import Match
+from specdec_lib.decoding import compiled
 from tests.datastores.stores import build, rest_questions, scan
 
 foreign = st.lists(st.integers(0, 99), max_size=6)

@@ -136,6 +136,7 @@ def test_a_draft_model_draws_as_it_does_in_generate(llama, settings, sampling):
         assert tokens == ours.tokens and run.stats["acceptance_rate"] == ours.stats["acceptance_rate"]
 
 
+@pytest.mark.slow
 def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
     """The penalty is the target's alone, so that drafts are refused at times; the expected law is worked out here."""
     sampling, penalty = Sampling(0.6, top_k=2), RepetitionPenaltyLogitsProcessor(1.3)

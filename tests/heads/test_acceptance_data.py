@@ -53,6 +53,7 @@ def test_sampled_labels_are_the_acceptance_probability(pair, labels):
 
 
 @pytest.mark.core_cases(0)
+@pytest.mark.slow
 def test_draws_follow_the_draft_distribution(pair):
     counts: Counter = Counter()
     for seed in range(1500):

@@ -20,27 +20,25 @@ def by_hand(head: AcceptanceHead, x: np.ndarray, confidence: np.ndarray) -> np.n
     """The released head's function in NumPy: blocks, a linear layer, a sigmoid."""
     if head.sees_confidence:
         x = np.concatenate([x, np.log(confidence / (1 - confidence))[:, None]], axis=1)
-    for i in range(head.depth):
-        linear = head.blocks[0 if head.tied else i].linear
+    for _ in range(head.depth):
+        linear = head.blocks[0].linear
         y = x @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
         x = x + y / (1 + np.exp(-y))
     z = x @ head.out.weight.detach().numpy()[0] + head.out.bias.item()
     return 1 / (1 + np.exp(-z))
 
 
-@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("depth", range(5))
 @pytest.mark.parametrize("sees", [False, True])
-def test_the_head_is_blocks_a_linear_layer_and_a_sigmoid(depth, tied, sees):
+def test_the_head_is_blocks_a_linear_layer_and_a_sigmoid(depth, sees):
     torch.manual_seed(depth)
-    head = AcceptanceHead(WIDTH, depth, tied, sees_confidence=sees)
+    head = AcceptanceHead(WIDTH, depth, sees_confidence=sees)
     confidence = torch.rand(40) * 0.99 + 0.005
     expected = by_hand(head, states().double().numpy(), confidence.double().numpy())
     np.testing.assert_allclose(head.probability(states(), confidence).numpy(), expected, rtol=1e-4)
     score = head.scorer()
     scores = [score(s, float(c)) for s, c in zip(states(), confidence, strict=True)]
     np.testing.assert_allclose(scores, expected, rtol=1e-4)
-    assert len(head.blocks) == (min(depth, 1) if tied else depth)
 
 
 def test_certain_states_score_without_overflow_and_nan_is_an_error():
@@ -94,7 +92,7 @@ def test_training_finds_what_can_be_found(learnable, depth):
 
 def test_the_best_epoch_is_kept_and_the_curve_says_so(learnable):
     few = Examples(learnable[0].states[:30], learnable[0].acceptance[:30].round())
-    head = train(few, learnable[1], Training(6.0, 30, 8, 5e-2), 4, tied=False, progress=False)
+    head = train(few, learnable[1], Training(6.0, 30, 8, 5e-2), 4, progress=False)
     losses = [row["held_out"] for row in head.story["curve"]]
     assert head.story["epoch_kept"] == 1 + int(np.argmin(losses)) < 30
     assert evaluate(head, learnable[1], 6.0) == pytest.approx(min(losses), rel=1e-6)

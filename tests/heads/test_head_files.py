@@ -23,7 +23,7 @@ def written(llama, tmp_path):
     """By metadata key: a file of each kind of heads for the model, and what reads it."""
     torch.manual_seed(0)
     paths = {ACCEPTANCE: tmp_path / "a.safetensors", DRAFTING: tmp_path / "d.safetensors"}
-    AcceptanceHead(32, 2, tied=False, draft=fingerprint(llama), story={"epochs": 3}).save(paths[ACCEPTANCE])
+    AcceptanceHead(32, 2, draft=fingerprint(llama), story={"epochs": 3}).save(paths[ACCEPTANCE])
     MedusaHeads.for_target(llama, heads=2).save(paths[DRAFTING])
     return {key: (path, {ACCEPTANCE: AcceptanceHead, DRAFTING: DraftHead}[key].load) for key, path in paths.items()}
 
@@ -81,7 +81,7 @@ def test_a_saved_head_is_the_same_and_heads_of_another_kind_are_refused(written,
     with pytest.raises(ValueError, match="heads of kind 'medusa'; expected hydra"):
         HydraHeads.load(written[DRAFTING][0])
     head = AcceptanceHead.load(written[ACCEPTANCE][0], llama)
-    assert (head.depth, head.tied, head.story) == (2, False, {"epochs": 3})
+    assert (head.depth, head.story) == (2, {"epochs": 3})
     head.save(written[ACCEPTANCE][0])
     again = AcceptanceHead.load(written[ACCEPTANCE][0], llama)
     assert all(torch.equal(values, again.state_dict()[name]) for name, values in head.state_dict().items())
