@@ -1,7 +1,7 @@
 """Linear layers for passes over a few tokens on a processor: their products cost about what reading the weights costs.
 
 MKL, which ``torch.nn.Linear`` calls, brings the weights into another order in every call, so that a pass over two tokens takes
-1.6 times as long as one over a single token. Here a row of weights is read once for four rows of states. From :data:`ROWS` rows on
+much longer than one over a single token. Here a row of weights is read once for four rows of states. From :data:`ROWS` rows on
 weights that are packed once for oneDNN are multiplied faster.
 """
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.compiled import compiled
 
-#: From so many rows on oneDNN's product is as fast, and the number that it packs for.
+#: From :data:`ROWS` rows on oneDNN's product is as fast; it orders the weights for :data:`PACKED_FOR`.
 ROWS, PACKED_FOR = 17, 16
 #: Bytes of models that are served: the weights of a smaller one stay in the cache, a larger one is not kept a second time.
 SMALLEST, LARGEST = 2**27, 2**32
