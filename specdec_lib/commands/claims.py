@@ -26,7 +26,7 @@ def claims(
 
     files = numbers.table_files()
     if save:
-        executed = [path for path in files.values() if path.parent != numbers.COMMITTED]
+        executed = [path for path in files.values() if numbers.COMMITTED.parent not in path.parents]
         smoke = [path.name for path in executed if any(one.profile == "smoke" for one in numbers.read(path).values())]
         if smoke or not executed:
             raise UsageError(

@@ -246,10 +246,11 @@ class Target:
         capacity, length = self.cache.capacity, self.cache.length
         if width > STRIP_ROWS:
             return self._causal(width, length, window)
-        # Every narrower mask of a chain is a part of one strip: none is built per step.
+        # Every narrower mask of a chain is a part of one strip: none is built per step. The part is copied, as a kernel of CUDA
+        # reads 16 bytes at a time wherever a mask begins (pytorch/pytorch#183484).
         if window not in self._strips:
             self._strips[window] = self._causal(STRIP_ROWS, capacity, window)
-        return self._strips[window][..., :width, capacity - length : capacity + width]
+        return self._strips[window][..., :width, capacity - length : capacity + width].contiguous()
 
     def _causal(self, width: int, before: int, window: int | None) -> torch.Tensor:
         """The mask of ``width`` tokens after ``before`` others: row i sees columns 0 to before + i, or the window's."""

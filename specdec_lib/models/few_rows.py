@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.compiled import compiled
 
-#: From :data:`ROWS` rows on oneDNN's product is as fast; it orders the weights for :data:`PACKED_FOR`.
-ROWS, PACKED_FOR = 17, 16
+#: From so many rows on oneDNN's product is as fast, sooner with AVX-512; it orders the weights for :data:`PACKED_FOR`.
+ROWS, PACKED_FOR = 4 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 17, 16
 #: Bytes of models that are served: the weights of a smaller one stay in the cache, a larger one is not kept a second time.
 SMALLEST, LARGEST = 2**27, 2**32
 #: Weights below which a thread is not worth its start.

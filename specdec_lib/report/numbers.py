@@ -134,10 +134,13 @@ def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
 
 
 def table_files(executed: Path | None = None) -> dict[str, Path]:
-    """The file of every chapter, by its number: that of the copy in ``executed`` (``book/notebooks``), else the committed one."""
+    """The file of every chapter, by its number: that of the copy in ``executed`` (``book/notebooks``), else the committed one;
+    and what ``make gpu`` wrote, by the folder of the GPU.
+    """
     executed = executed or paths.root() / "book" / "notebooks"
     places = (COMMITTED, ""), (executed, "files/*/")
-    return {
+    gpus = {path.parent.name: path for path in COMMITTED.parent.glob("nvidia-*/06.csv")}
+    return gpus | {
         path.stem: path for folder, under in places for name in _FILES for path in sorted(folder.glob(under + name))
     }
 
