@@ -252,9 +252,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
             f"SpecDec {name}": lambda bench, rule=rule: AdaptiveDraftModel(bench.draft, rule())
             for name, rule in RULES.items()
         },
-        "SpecDec oracle": lambda bench: AdaptiveDraftModel(
-            bench.draft, stopping.Oracle(greedy_agreement(bench.draft, bench.text[:1], bench.text[1:]), 1), min_tokens=0
-        ),
+        "SpecDec silent": lambda bench: AdaptiveDraftModel(bench.draft, stopping.Confidence(0.4), min_tokens=0),
         "SpecDec cut vocabulary": lambda bench: DraftModel(cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT)),
     },
     "SpecDec++": {

@@ -140,8 +140,7 @@ def perturbed(model: PreTrainedModel, scale: float = 0.03) -> PreTrainedModel:
     with torch.no_grad():
         for weights in other.parameters():
             if weights.ndim == 2:
-                noise = torch.randn(weights.shape, generator=generator).to(weights)
-                weights += scale * weights.std() * noise
+                weights += scale * weights.std() * torch.randn(weights.shape, generator=generator).to(weights)
     return other
 
 

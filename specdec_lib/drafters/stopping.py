@@ -200,18 +200,3 @@ class PredictedRejection(StoppingRule):
 
     def stop(self, drafted: Round) -> bool:
         return 1.0 - math.prod(drafted.acceptance) > self.threshold
-
-
-class Oracle(StoppingRule):
-    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
-
-    Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
-    whether it is the draft model's first choice.
-    """
-
-    def __init__(self, agreement: Sequence[bool], prompt_length: int):
-        self.agreement, self.prompt_length = agreement, prompt_length
-
-    def stop(self, drafted: Round) -> bool:
-        place = drafted.position + drafted.count - self.prompt_length
-        return place >= len(self.agreement) or not self.agreement[place]

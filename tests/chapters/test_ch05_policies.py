@@ -105,7 +105,7 @@ def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
         passed = draft_along(trace, pair[1])
         agreement = greedy_agreement(pair[1], trace.prompt, trace.tokens)
         assert passed.agreement.tolist() == agreement.tolist()
-        rule = stopping.Oracle(agreement, len(trace.prompt))
+        rule = policies.Oracle(agreement, len(trace.prompt))
         found = play(passed, rule, 0, 20)
         assert found.drafted == found.accepted and found.calls >= oracle_calls(agreement[1:])
         assert counted(passed, rule, min_tokens=0) == steps(trace, AdaptiveDraftModel(pair[1], rule, 0))
@@ -249,7 +249,7 @@ def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatc
     alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
     pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
     # A policy that never drafts decodes plainly.
-    silent = policies.Policy("silent", "", lambda passed: stopping.Oracle([], 0), least=0)
+    silent = policies.Policy("silent", "", lambda passed: policies.Oracle([], 0), least=0)
     found = policies.timed(play_all(contest.outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 

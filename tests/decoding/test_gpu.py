@@ -1,7 +1,4 @@
-"""What a GPU alone can show; needs torch, transformers, numpy, numba and pytest.
-
-Graph mode's logic is tested on every machine (``test_graphs.py``).
-"""
+"""What a GPU alone can show; needs torch, transformers, numpy, numba and pytest. Every machine runs ``test_graphs.py``."""
 
 import gc
 import time

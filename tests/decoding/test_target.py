@@ -122,6 +122,5 @@ def test_rows_after_a_batch_of_drafts_are_those_of_the_accepted_draft_alone(libr
 
 def test_masks_of_chains_begin_at_multiples_of_16_bytes_as_a_kernel_of_cuda_reads_them(llama):
     with torch.inference_mode(), Target(llama, 60, capacity=64) as target:
-        for _ in range(5):
-            target.extend(prompt(1, 3))
-            assert target._chain_mask(3).data_ptr() % 16 == 0
+        target.extend(prompt(1, 3))
+        assert target._chain_mask(3).data_ptr() % 16 == 0

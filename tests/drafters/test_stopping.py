@@ -25,7 +25,6 @@ RULES = [
     (stopping.CumulativeConfidence(0.5), [drafted(), drafted(0.8, 0.7)], [drafted(0.8, 0.6)]),
     (stopping.Entropy(0.7), [Round(0), Round(0, 1, entropy=[0.69])], [Round(0, 2, entropy=[0.1, 0.71])]),
     (stopping.PredictedRejection(0.7), [Round(0, 1), Round(0, 3, acceptance=[0.5, 0.61])], [Round(0, 3, acceptance=[0.5, 0.59])]),
-    (stopping.Oracle([True, True, False, True], 10), [Round(10, 0), Round(10, 1), Round(13, 0)], [Round(10, 2), Round(13, 1)]),
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from specdec_lib.chapters.ch05_specdec_pp.draft_pass import DraftPass, Judged, Tally, play
 from specdec_lib.drafters import stopping
-from specdec_lib.drafters.stopping import StoppingRule
+from specdec_lib.drafters.stopping import Round, StoppingRule
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.results import ratio
@@ -27,6 +27,21 @@ PAPER_LENGTHS = (2, 4, 6, 8, 10, 12, 14)
 #: Mean over outputs of the speed-up over plain decoding: as Table 1 has it, each output counts alike.
 SPEED = ("speed", "outputs")
 VERIFICATION, DISCARD = ("passes", "tokens"), ("discarded", "tokens")
+
+
+class Oracle(StoppingRule):
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
+
+    Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
+    whether it is the draft model's first choice.
+    """
+
+    def __init__(self, agreement: Sequence[bool], prompt_length: int):
+        self.agreement, self.prompt_length = agreement, prompt_length
+
+    def stop(self, drafted: Round) -> bool:
+        place = drafted.position + drafted.count - self.prompt_length
+        return place >= len(self.agreement) or not self.agreement[place]
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ def baselines(longest: int = 20) -> list[Policy]:
         *_each("fitted confidence", "from", [0.4], stopping.FittedConfidence),
         *_each("cumulative confidence", "h", [*thresholds, 0.95, 0.99], stopping.CumulativeConfidence),
         *_each("entropy", "threshold", [0.25, 0.5, 1, 1.5, 2, 3, 4], stopping.Entropy),
-        Policy("oracle", "", lambda passed: stopping.Oracle(passed.agreement, len(passed.trace.prompt)), least=0),
+        Policy("oracle", "", lambda passed: Oracle(passed.agreement, len(passed.trace.prompt)), least=0),
     ]
 
 
