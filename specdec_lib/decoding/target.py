@@ -246,8 +246,7 @@ class Target:
         capacity, length = self.cache.capacity, self.cache.length
         if width > STRIP_ROWS:
             return self._causal(width, length, window)
-        # Every narrower mask of a chain is a part of one strip: none is built per step. The part is copied, as a kernel of CUDA
-        # reads 16 bytes at a time wherever a mask begins (pytorch/pytorch#183484).
+        # Each narrower mask of a chain is a part of one strip, copied as CUDA reads 16 bytes at once (pytorch/pytorch#183484).
         if window not in self._strips:
             self._strips[window] = self._causal(STRIP_ROWS, capacity, window)
         return self._strips[window][..., :width, capacity - length : capacity + width].contiguous()

@@ -21,8 +21,8 @@ from specdec_lib.decoding.compiled import compiled
 
 #: From so many rows on oneDNN's product is as fast, sooner with AVX-512; it orders the weights for :data:`PACKED_FOR`.
 ROWS, PACKED_FOR = 4 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 17, 16
-#: Bytes of models that are served: the weights of a smaller one stay in the cache, a larger one is not kept a second time.
-SMALLEST, LARGEST = 2**27, 2**32
+#: Bytes of the largest model that is served: its weights may be kept a second time.
+LARGEST = 2**32
 #: Weights below which a thread is not worth its start.
 SHARE = 2**18
 #: Rows of weights that meet each four rows of states in turn.
@@ -91,7 +91,7 @@ class FewRows(nn.Linear):
             return super().forward(states)
         if states.numel() < ROWS * self.in_features and weight.is_contiguous():
             rows = states.detach().reshape(-1, self.in_features).contiguous()
-            out = product(rows, weight.detach()).view(*states.shape[:-1], self.out_features)
+            out = product(rows, weight.detach()).view(*states.shape[:-1], len(weight))
             return out if self.bias is None else out.add_(self.bias.detach())
         seen = weight.data_ptr(), 0 if weight.is_inference() else weight._version
         if self._packed_from != seen:
@@ -101,14 +101,14 @@ class FewRows(nn.Linear):
 
 
 def serves(model: PreTrainedModel) -> bool:
-    """Whether :class:`FewRows` serves a model: float32 on the processor, too large for the cache, small enough to be kept twice."""
+    """Whether :class:`FewRows` serves a model: float32 on the processor, small enough to be kept twice."""
     weights = model.get_input_embeddings().weight
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    served = torch.backends.mkldnn.is_available() and SMALLEST <= size <= LARGEST
+    served = torch.backends.mkldnn.is_available() and size <= LARGEST
     return served and weights.device.type == "cpu" and weights.dtype == torch.float32
 
 
-def serve(model: PreTrainedModel) -> PreTrainedModel:
+def serve(model: nn.Module) -> nn.Module:
     """Make the plain linear layers of a model :class:`FewRows`; parameters keep names and values."""
     for module in model.modules():
         if type(module) is nn.Linear:
