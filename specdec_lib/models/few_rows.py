@@ -21,8 +21,8 @@ from specdec_lib.decoding.compiled import compiled
 
 #: From so many rows on oneDNN's product is as fast, sooner with AVX-512; it orders the weights for :data:`PACKED_FOR`.
 ROWS, PACKED_FOR = 4 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 17, 16
-#: Bytes of the largest model that is served: its weights may be kept a second time.
-LARGEST = 2**32
+#: Bytes of models that are served: products of a smaller one take less time than their calls, a larger one is not kept twice.
+SMALLEST, LARGEST = 2**23, 2**32
 #: Weights below which a thread is not worth its start.
 SHARE = 2**18
 #: Rows of weights that meet each four rows of states in turn.
@@ -101,10 +101,10 @@ class FewRows(nn.Linear):
 
 
 def serves(model: PreTrainedModel) -> bool:
-    """Whether :class:`FewRows` serves a model: float32 on the processor, small enough to be kept twice."""
+    """Whether :class:`FewRows` serves a model: float32 on the processor, neither tiny nor too large to be kept twice."""
     weights = model.get_input_embeddings().weight
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    served = torch.backends.mkldnn.is_available() and size <= LARGEST
+    served = torch.backends.mkldnn.is_available() and SMALLEST <= size <= LARGEST
     return served and weights.device.type == "cpu" and weights.dtype == torch.float32
 
 
