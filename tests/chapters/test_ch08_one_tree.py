@@ -25,6 +25,7 @@ from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report import plots
 from tests.experiments.made import made_up
 
 PRICES = [CURVES["gpu"], CURVES["server"]]
@@ -60,6 +61,18 @@ def _ladder(recordings: list[Recording]) -> study.Ladder:
 @pytest.fixture(scope="module")
 def ladder() -> study.Ladder:
     return _ladder(_recordings())
+
+
+def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound(ladder):
+    (ax,) = plots.ladders({"made": ladder}, ("PLD", study.TREE), PRICES).axes
+    order = [(rung, each) for rung in ("PLD", study.TREE) for each in PRICES]
+    bars = [bar for drawn in ax.containers for bar in drawn]
+    assert [bar.get_height() for bar in bars] == [ladder.rate(rung, each).value for rung, each in order]
+    written = {text.get_position()[0]: text.get_text() for text in ax.texts}
+    for bar, (rung, each) in zip(bars, order, strict=True):
+        assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
+    (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
+    assert [text.get_text() for text in ax.texts] == ["no data"]
 
 
 def test_hindsight_takes_the_better_size_and_prices_their_own(ladder):

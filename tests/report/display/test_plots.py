@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib import methods
-from specdec_lib.chapters import one_tree as study
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
@@ -20,7 +19,6 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.display import choices, occurrences, session
-from tests.chapters.test_ch08_one_tree import PRICES, _ladder, _recordings
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
 
@@ -80,19 +78,6 @@ def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
         assert np.array_equal(ax.images[0].get_array(), expected)
         # Each frame is black within white, so that it is seen on every colour.
         assert [patch.get_xy() for patch in ax.patches] == [(0.5, 1.5)] * 2 + [(-0.5, -0.5)] * 2
-
-
-def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound():
-    ladder = _ladder(_recordings())
-    (ax,) = plots.ladders({"made": ladder}, ("PLD", study.TREE), PRICES).axes
-    order = [(rung, each) for rung in ("PLD", study.TREE) for each in PRICES]
-    bars = [bar for drawn in ax.containers for bar in drawn]
-    assert [bar.get_height() for bar in bars] == [ladder.rate(rung, each).value for rung, each in order]
-    written = {text.get_position()[0]: text.get_text() for text in ax.texts}
-    for bar, (rung, each) in zip(bars, order, strict=True):
-        assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
-    (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
-    assert [text.get_text() for text in ax.texts] == ["no data"]
 
 
 def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_it_needs():
