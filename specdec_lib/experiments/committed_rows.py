@@ -18,6 +18,14 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Widths at which committed rows count passes, in columns such as ``w8``.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: Sets of PLD+'s five tasks, or their parts, with the book's names of the tasks.
+INPUT_GUIDED = {
+    "spec-bench/summarization": "summarisation",
+    "codeeditorbench": "code editing",
+    "xatu": "short text editing",
+    "argrewrite": "long text editing",
+    "spec-bench/mt_bench": "conversation",
+}
 
 
 def _parts(counts: np.ndarray) -> np.ndarray:
@@ -61,3 +69,10 @@ def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **
         aside.write_bytes(gzip.compress(kept.to_csv(index=False, lineterminator="\n").encode(), mtime=0))
     about = about | {part: fingerprint(model) for part, model in models.items()} | {"date": str(date.today())}
     write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
+
+
+def on_pld_plus_prompts() -> pd.DataFrame:
+    """The committed rows of greedy answers to the prompts of PLD+'s five tasks, under the book's names of the tasks."""
+    rows = committed("published")[0]
+    named = rows["set"].map(INPUT_GUIDED).fillna(rows.task.map(INPUT_GUIDED))
+    return rows.assign(task=named)[(rows.temperature == 0) & named.notna()]
