@@ -32,7 +32,9 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
     },
     "EAGLE": {
         "vLLM": '--speculative-config \'{"method": "eagle", "model": "HEAD", "num_speculative_tokens": 5}\'',
-        "SGLang": "--speculative-algorithm EAGLE --speculative-draft-model-path HEAD",
+    },
+    "EAGLE-2": {
+        "SGLang": "--speculative-algorithm EAGLE --speculative-eagle-topk 8 --speculative-draft-model-path HEAD"
     },
     "Medusa": {"vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\''},
 }

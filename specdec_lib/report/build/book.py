@@ -87,6 +87,7 @@ def build() -> None:
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     variables = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # pages show their figures
     log = root / "_build" / "book.log"
+    print(f"Rendering the book; what jupyter-book says goes to {log}", flush=True)
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(
             [*command, "--all", "-W", "--keep-going", "-n"],
