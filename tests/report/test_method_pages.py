@@ -87,7 +87,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_saved(page, model, tmp_path,
         exec(compile(listing.replace("smollm2", model), page.name, "exec"), {})
     printed = capsys.readouterr().out
     rates = [float(rate) for rate in re.findall(r"([\d.]+) tokens per pass", printed)]
-    assert (rates and min(rates) >= 1) or "drafted" in printed
+    assert (rates and min(rates) >= 1) or page.stem == "one-verifier"  # which has no method's code
 
 
 def listed(page, name):
