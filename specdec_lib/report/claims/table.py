@@ -10,6 +10,9 @@ import pandas as pd
 from specdec_lib.experiments.published_numbers import published_range, published_rows
 from specdec_lib.report.claims import rules
 from specdec_lib.report.claims.rules import Claim, Tables, Truth
+from specdec_lib.report.numbers import NO_INTERVAL
+
+ALONE = "A number that decides rests on one prompt, so it has no interval."
 
 
 def decided(claim: Claim, tables: Tables) -> list[tuple[str, str, Truth]]:
@@ -42,7 +45,9 @@ def reason(claim: Claim, verdict: str, tables: Tables) -> str:
     """Why a claim does not wholly hold, why a size is not ours, or why it cannot be tested; empty for what needs none."""
     compared = [rules.off(rules.number(k, tables), *published_range(e, published_rows())) for k, e in _sized(claim)]
     if verdict == rules.UNTESTABLE:
-        return claim.untestable or "The text or the data that decide are not at hand in this run."
+        found = [rules.number(key, tables) for condition in claim.conditions for key in condition.keys]
+        alone = any(one and one.words == NO_INTERVAL for one in found)
+        return claim.untestable or (ALONE if alone else "The text or the data that decide are not at hand in this run.")
     return "" if verdict == rules.NO_NUMBER or (verdict == rules.HOLDS and set(compared) <= {1, None}) else claim.why
 
 

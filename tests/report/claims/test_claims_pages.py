@@ -117,6 +117,7 @@ def judged_with(slow):
     (Number(1.0, 0.9, 1.1), rules.UNRESOLVED, ["03/slow &gt; 1: 1 (0.9", "; not resolved"]),
     (Number(0.8, 0.7, 0.9), rules.FAILS, ["; false"]),
     (Number(None, words="not available"), rules.UNTESTABLE, ["not available; no number", "are not at hand"]),
+    (CHAPTER["alone"], rules.UNTESTABLE, ["no number", "rests on one prompt"]),
     (None, rules.NO_NUMBER, ["no number yet; no number"]),
 ])  # fmt: skip
 def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said):
@@ -129,8 +130,7 @@ def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said)
 
 
 def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted_as_numbers():
-    judged, tables = judged_with(None)
-    shown = rules.headlines(judged, tables)
+    shown = rules.headlines(*judged_with(None))
     assert list(shown.key) == ["03/speed", "03/slow"] and list(shown.published) == [(2.27, 2.36)] * 2
     assert shown["size"][0] == pytest.approx(1.5 / 2.27) and shown.ours[1] is None
     (ax,) = pictures.reproduces(shown).axes
