@@ -111,8 +111,8 @@ def test_an_installed_copy_has_every_file_of_the_pocket_models_and_works_outside
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     (folder / "a.txt").write_text("def f(x):\n    return x\n", encoding="utf-8")
-    assert call(site, folder, "datastore", "build", "store", "a.txt").returncode == 0
-    done = call(site, folder, "datastore", "dense", "store", "--dims", "4")
+    assert call(site, folder, "datastore", "build", "store", "a.txt", "--tokenizer", "pocket").returncode == 0
+    done = call(site, folder, "datastore", "dense", "store", "--model", "pocket", "--dims", "4")
     assert done.returncode == 0 and "8 states" in done.stdout, done.stdout + done.stderr
 
 

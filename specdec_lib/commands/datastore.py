@@ -188,7 +188,7 @@ def build(
         typer.Argument(metavar="FILES...", help="texts, and JSON lines where a name has .jsonl; plain, .gz or .zip"),
     ],
     field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
-    tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "pocket",
+    tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "smollm2",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
     on: On = None,
@@ -221,7 +221,7 @@ def dense(
     store: Store,
     model: Annotated[
         str, typer.Option(help="whose states: smollm2, pocket, a directory or a name on the hub")
-    ] = "pocket",
+    ] = "smollm2",
     device: Annotated[str, typer.Option(help="where the model runs")] = "auto",
     dtype: Annotated[str, typer.Option(help="as which it is loaded, float32 or bfloat16 say")] = "auto",
     dims: Annotated[int, typer.Option(help="principal components kept")] = 64,

@@ -46,7 +46,7 @@ def diagnose(
     answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
     tokenizer: Annotated[
         str, typer.Option(help="The model's: smollm2, pocket, a folder or a name on the hub.")
-    ] = "pocket",
+    ] = "smollm2",
     store: options.Store = None,
     weights: Annotated[
         Path | None, typer.Option(parser=options.existing, metavar="FILE", help="One tree's, of fit-tree.")
@@ -77,8 +77,8 @@ def diagnose(
         raise ValueError(
             "two of ANSWERS, --weights, --prices, --json and --page are one file; name another one to write to"
         )
-    own = load_tokenizer(tokenizer)
-    read, curve = read_answers(answers, own), _prices(prices)
+    curve, own = _prices(prices), load_tokenizer(tokenizer)
+    read = read_answers(answers, own)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
     bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)

@@ -73,8 +73,8 @@ def test_the_command_builds_tokens_and_states_on_ray_as_here(nodes, tmp_path, ca
     path = lines(tmp_path / "a.jsonl", TEXTS)
     for name, on in (("here", []), ("ray", ["--on", "ray"])):
         store = str(tmp_path / name)
-        assert main(["datastore", "build", store, str(path), "--shards", "2", *on]) == 0
-        assert main(["datastore", "dense", store, "--dims", "4", "--device", "cpu", *on]) == 0
+        assert main(["datastore", "build", store, str(path), "--tokenizer", "pocket", "--shards", "2", *on]) == 0
+        assert main(["datastore", "dense", store, "--model", "pocket", "--dims", "4", "--device", "cpu", *on]) == 0
     here, there = capsys.readouterr().out.split("shards              2")[1::2]
     assert here == there
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")

@@ -25,8 +25,9 @@ def inputs(tmp_path):
     return tmp_path
 
 
-def run(*words) -> int:
-    return main(["datastore", *map(str, words)])
+def run(command, *words) -> int:
+    own = {"build": ["--tokenizer", "pocket"], "dense": ["--model", "pocket"]}.get(command, [])
+    return main(["datastore", command, *own, *map(str, words)])
 
 
 def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, capsys):
@@ -45,8 +46,7 @@ def test_a_store_and_its_dense_index_are_built_described_and_verified(inputs, ca
     built = capsys.readouterr().out
     index = DenseIndex.open(path)
     assert f"dense index         {len(index):,} states, 320 values in 8" in built
-    # The last token of each document has no state: nothing follows it.
-    assert len(index) == index.store.count - len(index.store)
+    assert len(index) == index.store.count - len(index.store)  # nothing follows a document's last token
     assert run("info", path) == 0 and capsys.readouterr().out == built[built.index("\ntokens", 1) + 1 :]
     assert run("verify", path) == 0
     shutil.copytree(path, inputs / "store.old")  # a copy of one's own stays

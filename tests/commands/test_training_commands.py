@@ -134,10 +134,10 @@ def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(an
     assert tuple(tree.sources) == SOURCES
     assert (tree.probabilities.weights == weights.weights).all()
     build_from_texts(tmp_path / "store", [CODE * 3] * 4, pair.tokenizer, progress=False)
-    told = {}
+    told, out = {}, tmp_path / "found.json"
+    words = ["diagnose", str(answers), "--tokenizer", "pocket", "--store", str(tmp_path / "store"), "--json", str(out)]
     for own in ([], ["--weights", str(fitted)]):
-        out = tmp_path / "found.json"
-        assert main(["diagnose", str(answers), *own, "--store", str(tmp_path / "store"), "--json", str(out)]) == 0
+        assert main([*words, *own]) == 0
         found = json.loads(out.read_text())
         (told[bool(own)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
         assert found["weights"] == (str(fitted) if own else None)
@@ -156,7 +156,7 @@ def test_drafting_is_priced_and_counts(answers, tmp_path, capsys):
     found = {}
     for name, drafting in (("free", {}), ("paid", {"PLD": 0.25, "SuffixDecoding": 0.5, MERGING: 0.125})):
         PassPrices({1: 1.0}, step=0.5, name=name, drafting=drafting).save(tmp_path / f"{name}.json")
-        out, given = tmp_path / f"{name}-found.json", ["--prices", str(tmp_path / f"{name}.json")]
+        out, given = tmp_path / f"{name}-found.json", ["--tokenizer", "pocket", "--prices", f"{tmp_path / name}.json"]
         assert main(["diagnose", str(answers), *given, "--json", str(out)]) == 0
         found[name] = json.loads(out.read_text())
     assert found["free"]["free"] == ["PLD", "SuffixDecoding"] and found["paid"]["free"] == []

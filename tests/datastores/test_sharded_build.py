@@ -125,7 +125,7 @@ def test_an_interrupted_build_of_something_else_begins_again_and_another_store_i
 
 def test_the_command_builds_describes_and_verifies_shards(tmp_path, capsys):
     path, store = lines(tmp_path / "a.jsonl", TEXTS), str(tmp_path / "store")
-    assert main(["datastore", "build", store, str(path), "--shards", "3"]) == 0
+    assert main(["datastore", "build", store, str(path), "--tokenizer", "pocket", "--shards", "3"]) == 0
     built = capsys.readouterr().out
     assert "shards              3" in built and "in 9 documents" in built
     assert main(["datastore", "dense", store, "--model", "pocket", "--dims", "4", "--device", "cpu"]) == 0
@@ -141,6 +141,6 @@ def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path, capsys):
     with pytest.raises(ImportError, match=r"need Ray Data.*pip install 'specdec-lib\[ray\]'"), ray_data.started():
         pass
     (tmp_path / "a.txt").write_text("text of a document")
-    words = ["datastore", "build", str(tmp_path / "s"), str(tmp_path / "a.txt"), "--shards", "1", "--on", "ray"]
-    assert main(words) == 2
+    words = ["datastore", "build", str(tmp_path / "s"), str(tmp_path / "a.txt"), "--tokenizer", "pocket"]
+    assert main([*words, "--shards", "1", "--on", "ray"]) == 2
     assert "specdec-lib[ray]" in capsys.readouterr().err and not (tmp_path / "s").exists()

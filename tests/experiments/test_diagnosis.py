@@ -152,8 +152,8 @@ def test_bad_lines_are_named_by_number_and_a_file_without_any_is_refused(line, m
 def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, tmp_path, capsys):
     path, out, page = _lines(tmp_path / "a.jsonl", decoded), tmp_path / "a.json", tmp_path / "a.html"
     CURVES["gpu"].save(tmp_path / "prices.json")
-    words = ["diagnose", str(path), "--store", str(store), "--prices", str(tmp_path / "prices.json")]
-    assert main([*words, "--json", str(out), "--page", str(page)]) == 0
+    words = ["diagnose", str(path), "--tokenizer", "pocket", "--store", str(store), "--json", str(out)]
+    assert main([*words, "--prices", str(tmp_path / "prices.json"), "--page", str(page)]) == 0
     told = capsys.readouterr().out
     about = json.loads(out.read_text())
     assert about["answers"] == len(decoded) and about["prices"] == "gpu"
