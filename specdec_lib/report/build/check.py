@@ -32,7 +32,7 @@ def check_notebook(path: Path) -> list[str]:
     prose = "\n".join(cell.source for cell in content.cells if cell.cell_type == "markdown")
     titles = re.findall(r"^# ", _FENCED.sub("", prose), re.MULTILINE)
     wanted = [
-        (plan.NAME.fullmatch(path.stem), "its name is not of the form 01_slug or A1_slug"),
+        (plan.NAME.fullmatch(path.stem), "its name is not of the form 01_slug"),
         (
             (content.nbformat, content.nbformat_minor) >= (4, 5),
             "is older than nbformat 4.5, which gives cells their ids",

@@ -23,7 +23,7 @@ from specdec_lib.report.params import UsageError
 #: Key of a notebook's metadata: in a source ``{"timed": true}`` where it takes times, in a copy where it comes from.
 METADATA = "specdec"
 PROFILES = ("smoke", "default", "full")
-NAME = re.compile(r"(?P<id>\d\d|A\d)_[a-z0-9_]+")
+NAME = re.compile(r"(?P<id>\d\d)_[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The first part of the name: a number, or A and a number for an appendix."""
+        """The first part of the name: a number."""
         return self.name.split("_", 1)[0]
 
     @cached_property
