@@ -64,12 +64,13 @@ book: venv  ## execute the notebooks and render the book (PROFILE=default)
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
 	@$(PY) scripts/readme.py
 
-# Each step that ended leaves a stamp, so that the same command goes on after an interruption.
+# Each step that ended leaves a stamp, so that the same command goes on after an interruption. Published rows, losslessness and
+# released.csv have commands of their own (data/README.md).
 COMPANIONS := _build/companions
 define step
 	@[ -e $(COMPANIONS)/$(1).done ] || { echo "== $(1)"; $(PY) $(2); mkdir -p $(COMPANIONS); touch $(COMPANIONS)/$(1).done; }
 endef
-companions: venv  ## remake all that depends on SmolLM2's weights: a quarter of an hour on a GPU, by arithmetic some 40 hours on two cores
+companions: venv  ## remake what SmolLM2 drafts with, its recordings and examples: a quarter of an hour on a GPU, by arithmetic some 40 hours on two cores
 	@echo "A quarter of an hour on a GPU, by arithmetic some 40 hours on two cores; the same command goes on where it was interrupted."
 	$(call step,answers,scripts/own_answers.py)
 	$(call step,draft,scripts/train_draft.py)
