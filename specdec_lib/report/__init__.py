@@ -15,7 +15,6 @@ from typing import Any
 _HOMES = {
     "check_parameters": "display.session",
     "save": "numbers",
-    "record_figure": "display.session",
     "Markup": "display.tables",
     "Table": "display.tables",
     "stepper": "display.stepper",

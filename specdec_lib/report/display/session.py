@@ -1,24 +1,19 @@
-"""What every notebook calls for its page: parameters are checked, a notice and a figure shown, and provenance is the last table."""
+"""What every notebook calls for its page: parameters are checked, a notice is shown, and provenance is the last table."""
 
 from __future__ import annotations
 
 import ast
-import io
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
 from specdec_lib.report import params
 from specdec_lib.report.display import run_context
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _INJECTED = "# Parameters"
-_GLUED = "application/papermill.record/"
 
 
 def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
@@ -101,21 +96,3 @@ def notice(profile: str) -> Notice | None:
     words = "This page was made with the smallest parameters, to check that everything runs. "
     words += "Its numbers are not results: run it without that profile for those."
     return Notice("Smoke run", words) if profile == "smoke" else None
-
-
-def record_figure(name: str, figure: Figure) -> None:
-    """Keep a figure for the top of its page, where ``{glue:figure} name`` puts it; outside of a run, show it here.
-
-    It is an output of the format that myst-nb's ``glue`` reads, written without importing it: a notebook needs no Sphinx to run.
-    """
-    from IPython.display import display as show
-
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is no name for a record: use letters, digits and underscores")
-    drawn = io.StringIO()
-    # Without a date, the same data give the same bytes.
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    kept = {_GLUED + "image/svg+xml": drawn.getvalue()}
-    show(kept, raw=True, metadata={"scrapbook": {"name": name, "mime_prefix": _GLUED}})
-    if run_context.current() is None:
-        show(figure)

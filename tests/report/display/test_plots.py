@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nbformat.v4 import new_code_cell, new_output
 
 from specdec_lib import methods
 from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
@@ -18,7 +17,7 @@ from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
-from specdec_lib.report.display import choices, occurrences, session
+from specdec_lib.report.display import choices, occurrences
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
 
@@ -93,20 +92,6 @@ def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_i
     # Whoever has nothing but the model is shown no other method; whoever has several things, all.
     assert "value=nothing]:checked) details:not(.nothing):not(.nothing){display:none}" in text
     assert "value=several]:checked)" not in text
-
-
-def test_a_figure_is_what_glue_puts_on_the_page_and_no_value(monkeypatch):
-    figure, shown = plots.new()[0], []
-    monkeypatch.setattr("IPython.display.display", lambda data, **options: shown.append((data, options)))
-    session.record_figure("answer", figure)
-    (data, options), (other, _) = shown
-    assert other is figure, "outside of a run the figure is shown as well"
-    glue = pytest.importorskip("myst_nb.ext.glue")
-    kept = new_output("display_data", data=data, metadata=options["metadata"])
-    ((name, output),) = glue.extract_glue_data_cell(new_code_cell("", outputs=[kept]))
-    assert name == "answer" and "<svg" in output["data"]["image/svg+xml"]
-    with pytest.raises(ValueError, match="tokens per forward"):
-        session.record_figure("tokens per forward", None)
 
 
 def test_the_map_of_methods_stars_the_best_of_each_task_and_only_what_is_above_one_as_a_whole():
