@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from specdec_lib import load_model, paths, report
-from specdec_lib.chapters.ch06_gpu_benchmarks import shapes, speeds
+from specdec_lib.chapters import ch06_gpu_benchmarks as speeds
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.pass_costs import step_samples
@@ -44,7 +44,7 @@ def speed(rows: Sequence[dict[str, Any]], method: str, over: str = "") -> Interv
 def main(words: Sequence[str]) -> None:
     """Measure what is asked for, and write it at the end."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shape", default="7b", help=f"of {', '.join(shapes.SHAPES)} (default: %(default)s)")
+    parser.add_argument("--shape", default="7b", help=f"of {', '.join(speeds.SHAPES)} (default: %(default)s)")
     parser.add_argument("--target", default="smollm2", help="the real model (default: %(default)s)")
     parser.add_argument("--draft", default="", help="its draft model (default: none)")
     parser.add_argument("--methods", nargs="*", default=["PLD", "PLD+ (h)", "REST", "SpecDec"], choices=METHODS)
@@ -59,10 +59,10 @@ def main(words: Sequence[str]) -> None:
     device = resolve_device(options.device)
     dtype, on_gpu = resolve_dtype(options.dtype, device), device.type == "cuda"
     runtime = "graph" if on_gpu else "eager"
-    shape = shapes.shape_of(options.shape)
+    shape = speeds.shape_of(options.shape)
     target, tokenizer = load_model(options.target, options.device, options.dtype)
     draft = load_model(options.draft, options.device, options.dtype)[0] if options.draft else None
-    whole = shapes.pass_ms(
+    whole = speeds.pass_ms(
         options.shape, dtype, device, options.context, options.repeats, WIDTHS, runtime, few=shape.layers
     )
     print(f"{options.shape}: {', '.join(f'{width} tokens {ms:.2f} ms' for width, ms in whole.items())}", flush=True)

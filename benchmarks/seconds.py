@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_lib import DraftTree, generate, load_model, paths, report
-from specdec_lib.chapters.ch06_gpu_benchmarks.speeds import with_ids_of
+from specdec_lib.chapters.ch06_gpu_benchmarks import with_ids_of
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target

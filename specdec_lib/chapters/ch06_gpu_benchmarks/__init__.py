@@ -1,1 +1,0 @@
-"""Chapter 6: what passes and methods cost in seconds."""
