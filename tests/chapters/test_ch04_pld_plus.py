@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree, UnsupportedModel, load_model, paths, replay
-from specdec_lib.chapters.ch04_pld_plus import attribution, known_answers, occurrences
-from specdec_lib.chapters.ch04_pld_plus.attribution import Alignment
-from specdec_lib.chapters.ch04_pld_plus.copying_heads import copying_scores
+from specdec_lib.chapters import ch04_pld_plus as plus
+from specdec_lib.chapters.ch04_pld_plus import Alignment, copying_scores
 from specdec_lib.decoding.contract import Context, Drafter
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.sampling import Sampling
@@ -48,7 +47,7 @@ RUN = Generation([9, 1, 2, 3, 9, 9, 4, 5, 9, 6, 7], STEPS, "length", 20, 0.0)
     (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]), (4, [-1] * 11),
 ])  # fmt: skip
 def test_accepted_spans_long_enough_come_from_their_source_if_it_is_in_the_prompt(least, expected):
-    assert attribution.attributed(RUN, least).tolist() == expected
+    assert plus.attributed(RUN, least).tolist() == expected
 
 
 def test_attributed_tokens_stand_where_they_are_attributed_to(library):
@@ -57,19 +56,19 @@ def test_attributed_tokens_stand_where_they_are_attributed_to(library):
     answer = [*prompt[10:25], *prompt[3:9], *prompt[20:30]]
     said = record_known(library["llama-gqa"], prompt, answer, "length", None, len(answer), drafter.capture)
     run = replay(said.trace, drafter)
-    places = attribution.attributed(run, 1)
+    places = plus.attributed(run, 1)
     assert (places >= 0).any()
     assert all(prompt[p] == t for p, t in zip(places, answer, strict=True) if p >= 0)
 
 
 def test_counts_are_those_of_tokens_and_what_cannot_be_attributed_is_refused():
     truth = Alignment([1] * 10, [1] * 6, np.array([1, 1, 1, 0, 1, 1], bool), np.array([3, 4, 5, -1, 7, -1]))
-    found = attribution.count(truth, np.array([3, 4, 6, 2, -1, 8, -1]))
+    found = plus.count(truth, np.array([3, 4, 6, 2, -1, 8, -1]))
     assert found == {"copied": 5, "attributed": 5, "found": 4, "exact": 2, "located": 3}
     with pytest.raises(ValueError, match="does not say where it was copied from"):
-        attribution.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
+        plus.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
     with pytest.raises(ValueError, match="1 positions for an answer of 2 tokens"):
-        attribution.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
+        plus.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
 
 
 def test_answers_are_counted_by_span_and_copies_found_exactly(library):
@@ -77,17 +76,17 @@ def test_answers_are_counted_by_span_and_copies_found_exactly(library):
     answer = [60, *prompt[5:25], 61]
     truth = Alignment(prompt, answer, np.array([0, *[1] * 20, 0], bool), np.array([-1, *range(5, 25), -1]))
     for drafter in (PromptLookup(1, 30, "transformers"), PromptLookupHidden(1, 30, generated=False)):
-        rows = attribution.count_each(library["llama-gqa"], {"set": [truth, truth]}, drafter, (2, 30))
+        rows = plus.count_each(library["llama-gqa"], {"set": [truth, truth]}, drafter, (2, 30))
         assert rows.groupby("least").copied.sum().tolist() == [40, 40]
 
         def score(of, rows=rows):
             return results.rate(rows, of, by="least")
 
         # The first copied token has no earlier one to be found by, so it is the target's own.
-        assert score(attribution.RECALL)[2].value == 19 / 20
-        assert score(attribution.PRECISION)[2].value == score(attribution.RIGHT_PLACE)[2].value == 1
-        assert score(attribution.F1)[2].value == pytest.approx(38 / 39)
-        assert score(attribution.RECALL)[30].value == 0 and np.isnan(score(attribution.PRECISION)[30].value)
+        assert score(plus.RECALL)[2].value == 19 / 20
+        assert score(plus.PRECISION)[2].value == score(plus.RIGHT_PLACE)[2].value == 1
+        assert score(plus.F1)[2].value == pytest.approx(38 / 39)
+        assert score(plus.RECALL)[30].value == 0 and np.isnan(score(plus.PRECISION)[30].value)
 
 
 def quoting() -> Prompt:
@@ -101,8 +100,8 @@ def quoting() -> Prompt:
 def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_characters_are(tokenizer):
     prompt = quoting()
     first, second = prompt.text.index("Cod live in"), prompt.text.rindex("Cod live")
-    assert attribution.quoted(prompt) == [attribution.Copied(0, first, 22), attribution.Copied(34, second, 8)]
-    found = attribution.align(prompt, tokenizer, attribution.quoted(prompt))
+    assert plus.quoted(prompt) == [plus.Copied(0, first, 22), plus.Copied(34, second, 8)]
+    found = plus.align(prompt, tokenizer, plus.quoted(prompt))
     assert tokenizer.decode(found.answer) == prompt.reference
     done, seen = 0, []
     for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
@@ -119,7 +118,7 @@ def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_ch
 def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     prompts = load_task("quotesum", limit=100)
     marked = sum(len(prompt.meta["quotes"]) for prompt in prompts)
-    spans = [(prompt, span) for prompt in prompts for span in attribution.quoted(prompt)]
+    spans = [(prompt, span) for prompt in prompts for span in plus.quoted(prompt)]
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
         assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]
@@ -189,7 +188,7 @@ def fewest_passes(text, prompt_length, longest):
 @given(st.lists(st.integers(0, 3), min_size=9, max_size=40), st.integers(1, 6))
 def test_no_sequence_of_occurrences_and_lengths_needs_fewer_passes(text, longest):
     known = made_up(text[:6], text[6:])
-    (run,) = occurrences.replay_hindsight([known], longest)
+    (run,) = plus.replay_hindsight([known], longest)
     assert run.tokens == text[6:]
     assert len(run.steps) == fewest_passes(tuple(text), 6, longest)
     for drafter in (PromptLookup(3, longest), PromptLookup(3, longest, "transformers"), PromptLookup(1, longest)):
@@ -198,7 +197,7 @@ def test_no_sequence_of_occurrences_and_lengths_needs_fewer_passes(text, longest
 
 def test_a_draft_of_no_tokens_is_refused():
     with pytest.raises(ValueError, match="num_tokens is 0"):
-        occurrences.BestOccurrence([1, 2], 0)
+        plus.BestOccurrence([1, 2], 0)
 
 
 class Fixed(Drafter):
@@ -218,11 +217,11 @@ def test_the_wrong_occurrence_is_where_the_second_has_most_more_accepted():
     prompt = [1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 20, 21]
     known = made_up(prompt, [1, 6, 7, 8, 30, 31, 1, 2, 40, 41])
     first, second = Fixed({12: 1, 18: 1}), Fixed({12: 6, 18: 6})
-    choice = occurrences.wrong_occurrence([known], first, second)
+    choice = plus.wrong_occurrence([known], first, second)
     assert (choice.position, choice.sources, choice.accepted) == (12, (1, 6), (0, 3))
     assert choice.drafts == ([2, 3, 4], [6, 7, 8])
-    assert occurrences.wrong_occurrence([known], second, second) is None
-    assert occurrences.wrong_occurrence([known], first, second, longest=5) is None
+    assert plus.wrong_occurrence([known], second, second) is None
+    assert plus.wrong_occurrence([known], first, second, longest=5) is None
 
 
 @settings(max_examples=30, deadline=None)
@@ -237,8 +236,8 @@ def test_a_wrong_occurrence_is_one_in_fact_and_every_token_at_which_one_has_more
             drafter.start(context)
             accepted.append(agreed(drafter.propose(context, len(text) - end).tokens, text[end:]))
         gains.append(accepted[1] - accepted[0])
-    assert occurrences.won_and_lost([known], *drafters) == ((sum(g > 0 for g in gains),), (sum(g < 0 for g in gains),))
-    choice = occurrences.wrong_occurrence([known], *drafters)
+    assert plus.won_and_lost([known], *drafters) == ((sum(g > 0 for g in gains),), (sum(g < 0 for g in gains),))
+    choice = plus.wrong_occurrence([known], *drafters)
     if choice is not None:
         for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
             assert text[source : source + len(draft)] == draft and text[source - 1] == text[choice.position]
@@ -270,14 +269,14 @@ def test_the_overlap_is_bleu_4_without_the_penalty_for_shortness(prompt, answer)
 
 def test_recordings_are_cut_to_the_context_and_answers_taken_at_equal_distances():
     long, short, none = (made_up(range(prompt), range(40)) for prompt in (10, 50, 90))
-    cut = known_answers.fit([long, short, none], 100)
+    cut = plus.fit([long, short, none], 100)
     assert [len(r.trace.tokens) for r in cut] == [40, 40]
-    cut = known_answers.fit([long, short, none], 70)
+    cut = plus.fit([long, short, none], 70)
     assert [len(r.trace.prompt) + len(r.trace.tokens) for r in cut] == [50, 70]
     assert cut[1].trace.limits.max_new_tokens == 20 and len(cut[1].trace.tokens) == 20
     replies = [Reply(str(i), "m", "p", "t") for i in range(10)]
-    assert [r.id for r in known_answers.spread_out(replies, 4)] == ["0", "2", "5", "7"]
-    assert known_answers.spread_out(replies, 12) == replies
+    assert [r.id for r in plus.spread_out(replies, 4)] == ["0", "2", "5", "7"]
+    assert plus.spread_out(replies, 12) == replies
 
 
 def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
@@ -285,9 +284,9 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
     questions = ("q", "r")
     replies = [Reply("a", "m", text, text), Reply("b", "m", "Say it.", text, questions)]
     replies.append(Reply("c", "m", "Again.", "return x + 1\n", questions))
-    rows = list(known_answers.measure("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
+    rows = list(plus.measure("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
     assert [row["prompt"] for row in rows] == [0, 1, 1]
-    first = known_answers.fit(record_replies(replies, tokenizer), context_limit(model))[0]
+    first = plus.fit(record_replies(replies, tokenizer), context_limit(model))[0]
     assert rows[0]["tokens"] == len(first.trace.tokens) - 1
     assert rows[0]["partial_10"] == len(replay_all([first], PromptLookup(3, 10, "transformers"))[0].steps)
     count = len(first.trace.tokens)
@@ -296,10 +295,10 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
     assert rows[0]["h_70"] == len(replay_all([first], PromptLookupHidden(1, 70))[0].steps)
     for row in rows:
         for rule in ("partial", "h"):
-            for length in known_answers.LENGTHS:
+            for length in plus.LENGTHS:
                 assert row[f"best_{length}"] <= row[f"{rule}_{length}"] <= row["tokens"]
     frame = pd.DataFrame(rows)
-    table = known_answers.table(frame)
+    table = plus.table(frame)
     assert results.rate(table[table.method == "h_70"]).value == frame.tokens.sum() / frame.h_70.sum()
     assert results.ratio(table, "best_10", "partial_10", by="task").keys() == {"all", "made"}
 
@@ -309,16 +308,16 @@ def test_two_models_answers_to_one_problem_have_one_number():
     base = Reply("7-0", "base", f'import re\n\ndef add(x, y):\n    """{words}\n    >>> add(1, 2)', "a")
     other = Reply("8-0", "base", 'def last(x):\n    """Give the last of them, or None if there is none', "b")
     tuned = Reply("HumanEval/3", "tuned", f"Write this:\ndef add(x, y):\n  {words}\n\n###", "c")
-    assert [r.text for r in known_answers._by_problem(lambda: [other, base])()] == ["a", "b"]
-    (first,) = known_answers._by_problem(lambda: [tuned])()
-    assert first.questions == known_answers._by_problem(lambda: [base])()[0].questions
+    assert [r.text for r in plus._by_problem(lambda: [other, base])()] == ["a", "b"]
+    (first,) = plus._by_problem(lambda: [tuned])()
+    assert first.questions == plus._by_problem(lambda: [base])()[0].questions
 
 
 def test_words_are_counted_by_turn(monkeypatch):
     prompts = [Prompt("1", "t", ("one two three", "four")), Prompt("2", "t", ("one\ntwo",))]
-    monkeypatch.setattr(known_answers, "load_task", lambda name, **options: prompts)
-    rows = list(known_answers.prompt_words())
-    assert [row["task"] for row in rows] == list(known_answers.PUBLISHED) and rows[0]["value"] == 2
+    monkeypatch.setattr(plus, "load_task", lambda name, **options: prompts)
+    rows = list(plus.prompt_words())
+    assert [row["task"] for row in rows] == list(plus.PUBLISHED) and rows[0]["value"] == 2
 
 
 def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
@@ -329,6 +328,6 @@ def test_the_kept_answers_were_read_by_the_target_that_is_shipped():
 def test_the_rank_correlation_is_spearmans():
     x, y = pd.Series([3, 1, 4, 1, 5, 9]), pd.Series([2, 7, 1, 8, 2, 8])
     ranks = [np.array([3, 1.5, 4, 1.5, 5, 6]), np.array([2.5, 4, 1, 5.5, 2.5, 5.5])]
-    found = known_answers.rank_correlation(x, y, range(6))
+    found = plus.rank_correlation(x, y, range(6))
     assert found.value == pytest.approx(np.corrcoef(*ranks)[0, 1]) and found.low < found.value < found.high
-    assert known_answers.rank_correlation(x, 2 * x, range(6)).value == pytest.approx(1)
+    assert plus.rank_correlation(x, 2 * x, range(6)).value == pytest.approx(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
+from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.report import plots
 
 if TYPE_CHECKING:

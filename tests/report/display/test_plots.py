@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_lib import methods
-from specdec_lib.chapters.ch04_pld_plus.occurrences import Choice
+from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON

@@ -1,0 +1,505 @@
+"""Chapter 4: which earlier occurrence of a text PLD+ copies from, what that saves, and which tokens of an output were copied.
+
+Two drafters are compared at a place where they copy from different occurrences (figure 2 of PLD+), and with the best occurrence in
+hindsight. A copying method is also replayed on answers of large models and of people: the tokens of an answer decide what it would
+have had accepted, whoever wrote them. There PLD+ (h) has the states of a model that only reads the answer. The model that wrote it
+may know better what it copied, so this is a lower bound of PLD+.
+
+Attribution by copying (appendix D): a draft that the target accepts was copied from a known position. Accepted spans of at least a
+given length attribute their tokens to that position; all other tokens are taken to be the model's own. QuoteSum, which marks what
+its answers quote and from which source, gives the truth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.served_models import UnsupportedModel, context_limit, decoder_blocks, decoder_config
+from specdec_lib.decoding.teacher_forcing import record_known
+from specdec_lib.decoding.tree import EMPTY, DraftTree
+from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+from specdec_lib.experiments.overlap import overlap
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets import MissingData
+from specdec_lib.experiments.published_sets.replies import (
+    Reply,
+    alpaca_eval_replies,
+    codegen_replies,
+    mt_bench_replies,
+    wizardcoder_replies,
+)
+from specdec_lib.experiments.recorded_runs import Recording, render, replay_all
+from specdec_lib.experiments.retrieval import record_replies
+from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums
+from specdec_lib.experiments.tasks import load_task
+from specdec_lib.files import write_atomic
+
+#: Draft lengths: that of PLD and that of PLD+ in the paper.
+LENGTHS = (10, 70)
+#: Fewest tokens of an answer that are replayed. A prompt that leaves the model no room for them is left out.
+LEAST = 16
+#: The sets of each of the paper's tasks, or the part of them whose texts are published with them.
+PUBLISHED: dict[str, str] = {
+    "summarisation": "spec-bench/summarization",
+    "code editing": "codeeditorbench",
+    "short text editing": "xatu/jfleg",
+    "long text editing": "argrewrite",
+    "multi-turn": "mt-bench",
+}
+
+#: What scores are the ratio of (:func:`specdec_lib.experiments.results.rate`): whether copied tokens are told from others, and
+#: the share of the found ones that are attributed to their origin.
+PRECISION, RECALL, F1 = ("found", "attributed"), ("found", "copied"), ("found", "either")
+RIGHT_PLACE = ("exact", "located")
+
+
+class Choice(NamedTuple):
+    """A place where two drafters copied from different occurrences: for each the position of the first token copied, its draft,
+    and how many tokens of it were accepted. ``position`` is that of the last token before the drafts."""
+
+    recording: Recording
+    position: int
+    sources: tuple[int, int]
+    drafts: tuple[list[int], list[int]]
+    accepted: tuple[int, int]
+
+
+def choices(recording: Recording, drafter: Drafter) -> dict[int, tuple[int, list[int], int]]:
+    """For each position of a last token after which a replay drafted: the position of the first token copied, the draft,
+    and how many of its tokens were accepted."""
+    (run,) = replay_all([recording], drafter)
+    chosen, place = {}, run.prompt_length
+    for step in run.steps:
+        if step.tree.copied_from is not None:
+            chosen[place] = (step.tree.copied_from, step.tree.tokens, step.accepted)
+        place += len(step.tokens)
+    return chosen
+
+
+class _Both(Drafter):
+    """Asks two drafters at every token of a recorded run, counts where each has more tokens accepted, and drafts nothing."""
+
+    def __init__(self, first: Drafter, second: Drafter, text: Sequence[int]):
+        self.both, self.text, self.more = (first, second), text, [0, 0]
+        self.capture = first.capture | second.capture
+
+    def start(self, context: Context) -> None:
+        for drafter in self.both:
+            drafter.start(context)
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        coming = self.text[len(context.tokens) :]
+        first, second = (_agreed(drafter.propose(context, limit).tokens, coming) for drafter in self.both)
+        if first != second:
+            self.more[second > first] += 1
+        return EMPTY
+
+
+def _agreed(draft: Sequence[int], coming: Sequence[int]) -> int:
+    """How many tokens of a draft the text goes on with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, coming, strict=False)))
+
+
+def won_and_lost(recordings: Sequence[Recording], first: Drafter, second: Drafter) -> Counts:
+    """For each output, the tokens after which ``second`` has more tokens accepted than ``first``, and those after which it has
+    fewer, both drafting after the same text."""
+    found = []
+    for recording in recordings:
+        both = _Both(first, second, [*recording.trace.prompt, *recording.trace.tokens])
+        replay_all([recording], both)
+        found.append((both.more[1], both.more[0]))
+    return Counts(*zip(*found, strict=True))
+
+
+def wrong_occurrence(
+    recordings: Sequence[Recording], first: Drafter, second: Drafter, longest: int = 260
+) -> Choice | None:
+    """The place where ``second`` copies from another occurrence in the prompt and leads most in accepted tokens, if there is one.
+
+    Prompts of more than ``longest`` tokens are passed over: they do not fit a picture.
+    """
+    best = None
+    for recording in recordings:
+        length = len(recording.trace.prompt)
+        if recording.looped or recording.turn or length > longest:
+            continue
+        ours, theirs = choices(recording, second), choices(recording, first)
+        for place in ours.keys() & theirs.keys():
+            a, b = theirs[place], ours[place]
+            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
+            inside = max(a[0] + a[2], b[0] + b[2]) < length
+            if better and inside and a[0] != b[0]:
+                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
+    return best
+
+
+class BestOccurrence(Drafter):
+    """Copies from the earlier occurrence of the last token whose continuation agrees longest with the text to come.
+
+    No rule that copies at most ``num_tokens`` tokens after an earlier occurrence of the last token needs fewer passes,
+    whichever occurrences it takes: one token further on, the same occurrence reaches at least as far, so it never pays
+    to accept less. PLD+ is such a rule, and so is PLD with n-grams of any length. ``text`` holds prompt and whole output.
+    """
+
+    def __init__(self, text: Sequence[int], num_tokens: int):
+        if not isinstance(num_tokens, int) or num_tokens < 1:
+            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
+        self.text, self.num_tokens = text, num_tokens
+        self._places: dict[int, list[int]] = {}
+        self._indexed = 0
+
+    def start(self, context: Context) -> None:
+        self._places, self._indexed = {}, 0
+
+    def propose(self, context: Context, limit: int) -> DraftTree:
+        text, last = self.text, len(context.tokens) - 1
+        for place in range(self._indexed, last):
+            self._places.setdefault(text[place], []).append(place)
+        self._indexed = last
+        most = min(self.num_tokens, limit, len(text) - 1 - last)
+        longest = start = 0
+        for place in self._places.get(text[last], ()):
+            length, room = 0, min(most, last - place)  # the continuation ends with the tokens there are
+            while length < room and text[place + 1 + length] == text[last + 1 + length]:
+                length += 1
+            if length > longest:
+                longest, start = length, place + 1
+        return DraftTree.chain(list(text[start : start + longest])) if longest else EMPTY
+
+
+def replay_hindsight(recordings: Sequence[Recording], num_tokens: int) -> list[Generation]:
+    """Replay each recording with the best occurrence at every step, drafts of at most ``num_tokens``."""
+    return [replay(r.trace, BestOccurrence([*r.trace.prompt, *r.trace.tokens], num_tokens)) for r in recordings]
+
+
+def _edits(task: str) -> Callable[[], list[Reply]]:
+    return lambda: [Reply(p.id, "human", p.text, p.reference) for p in load_task(task) if p.reference]
+
+
+def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
+    """Answers to HumanEval in an order that two models share: their files have orders and prompts of their own."""
+
+    def problem(reply: Reply) -> str:
+        asked = reply.prompt[reply.prompt.rindex("def ") :]
+        return re.sub(r"\W", "", asked)[:40]  # name, parameters and first words, which both prompts have
+
+    return lambda: sorted((replace(r, questions=(problem(r),)) for r in read()), key=lambda r: r.questions)
+
+
+#: Sets of a base model and of a tuned one, to the same problems.
+BASE, TUNED = "HumanEval, CodeGen-16B", "HumanEval, WizardCoder-15B"
+#: Whose answers to what, by name.
+SETS: dict[str, Callable[[], list[Reply]]] = {
+    "MT-Bench, Vicuna-7B v1.5": mt_bench_replies,
+    "AlpacaEval, Vicuna-7B v1.3": lambda: alpaca_eval_replies("vicuna-7b-v1.3"),
+    "AlpacaEval, Llama-2-7B-chat": lambda: alpaca_eval_replies("llama-2-7b-chat-hf"),
+    "Spec-Bench summaries, human": _edits("spec-bench/summarization"),
+    "XATU, human": _edits("xatu"),
+    "JFLEG, human": _edits("jfleg"),
+    "ArgRewrite, human": _edits("argrewrite"),
+    "EditEval, human": _edits("editeval"),
+    "HumanEvalPack Python, human": _edits("humanevalpack/python"),
+    "QuixBugs, human": _edits("quixbugs"),
+    BASE: _by_problem(codegen_replies),
+    TUNED: _by_problem(wizardcoder_replies),
+}
+
+
+def spread_out(replies: Sequence[Reply], count: int) -> list[Reply]:
+    """At most ``count`` of the replies at equal distances, since neighbours in a file are often alike."""
+    return [replies[i * len(replies) // count] for i in range(count)] if len(replies) > count else list(replies)
+
+
+def fit(recordings: Sequence[Recording], context: int) -> list[Recording]:
+    """The recordings cut to ``context`` tokens, without those whose prompt leaves fewer than :data:`LEAST`."""
+    cut = []
+    for recording in recordings:
+        trace, room = recording.trace, context - len(recording.trace.prompt)
+        tokens = trace.tokens[: max(room, 0)]
+        if len(tokens) >= min(LEAST, len(trace.tokens)):
+            limits = replace(trace.limits, max_new_tokens=len(tokens))
+            cut.append(replace(recording, trace=replace(trace, tokens=tokens, limits=limits)))
+    return cut
+
+
+def _passes(recording: Recording, layer: int) -> dict[str, int]:
+    """Passes after the prefill by rule and draft length, and those of PLD as released that verify a draft."""
+    (released,) = replay_all([recording], PromptLookup(3, 10))
+    passes = {"pld_10": len(released.steps), "pld_10_drafts": sum(bool(step.drafted) for step in released.steps)}
+    for length in LENGTHS:
+        (partial,) = replay_all([recording], PromptLookup(3, length, "transformers"))
+        (hidden,) = replay_all([recording], PromptLookupHidden(layer, length))
+        (best,) = replay_hindsight([recording], length)
+        runs = {"partial": partial, "h": hidden, "best": best}
+        passes |= {f"{name}_{length}": len(run.steps) for name, run in runs.items()}
+    return passes
+
+
+def measure(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    layer: int,
+    count: int,
+    sets: Mapping[str, Callable[[], list[Reply]]] = SETS,
+) -> Iterator[dict[str, Any]]:
+    """Replay the rules on at most ``count`` answers of a set, each up to the context of the model that reads it.
+
+    Yields by answer ``set``, ``prompt`` (a number that the turns of one conversation share), ``tokens`` after the first,
+    ``overlap``, and the passes after the prefill of every rule: ``pld_10`` is PLD as released (``pld_10_drafts`` of them with a
+    draft), ``partial`` PLD with partial drafts, ``h`` PLD+ (h) with the states of ``layer`` and ``best`` the best occurrence in
+    hindsight, each at 10 and at 70 draft tokens.
+    """
+    replies = spread_out(sets[name](), count)
+    asked = {reply.questions or reply.id: None for reply in replies}
+    number = {question: i for i, question in enumerate(asked)}
+    by_prompt = {reply.id: number[reply.questions or reply.id] for reply in replies}
+    for recording in fit(record_replies(replies, tokenizer), context_limit(model)):
+        trace, prompt = recording.trace, recording.prompt
+        count = len(trace.tokens)
+        read = record_known(model, trace.prompt, trace.tokens, "length", None, count, Capture((layer,)))
+        known = replace(recording, trace=replace(trace, hidden=read.trace.hidden))
+        yield {
+            "set": name,
+            "prompt": by_prompt[prompt.id],
+            "tokens": count - 1,
+            "overlap": round(overlap(prompt.text, tokenizer.decode(trace.tokens)), 4),
+            **_passes(known, layer),
+        }
+
+
+def keep(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str]) -> None:
+    """Write rows as CSV below lines of the form ``# name: value``, which say where they come from."""
+    head = "".join(f"# {name}: {value}\n" for name, value in about.items())
+    write_atomic(path, head + pd.DataFrame(rows).to_csv(index=False))
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """What :func:`measure` gives as a results table: a row per answer and rule, ``task`` being the set."""
+    answers = rows.rename(columns={"set": "task"})
+    turn = answers.groupby(["task", "prompt"]).cumcount()
+    rules = [name for name in answers if re.fullmatch(r"[a-z]+_\d+", name)]
+    known = ["task", "prompt", "turn", "seed", "tokens", "overlap", "pld_10_drafts"]
+    return answers.assign(turn=turn, seed=0).melt(known, rules, "method", "passes")
+
+
+def prompt_words() -> Iterator[dict[str, Any]]:
+    """Mean words in the user's turns of the paper's five sets (its Table 9)."""
+    for task, name in PUBLISHED.items():
+        whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
+        prompts = load_task(whole)
+        words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
+        yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}
+
+
+def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:
+    """Spearman's rank correlation of two values of each output, with its interval over prompts.
+
+    The ranks are those among all outputs, in each bootstrap sample too.
+    """
+    a, b = x.rank().to_numpy(), y.rank().to_numpy()
+
+    def correlation(n, sa, sb, saa, sbb, sab):
+        return (n * sab - sa * sb) / np.sqrt((n * saa - sa**2) * (n * sbb - sb**2))
+
+    return interval_of_sums(correlation, [np.ones(len(a)), a, b, a * a, b * b, a * b], list(prompts))
+
+
+class Copied(NamedTuple):
+    """``length`` characters of the answer from ``answer`` on are those of the user's turn from ``turn``
+    on."""
+
+    answer: int
+    turn: int
+    length: int
+
+
+def quoted(prompt: Prompt) -> list[Copied]:
+    """The quotations of a QuoteSum answer that stand word for word in the source they name, each with its first
+    occurrence there."""
+    blocks = {k: f"[{k}] {title}\n{text.strip()}" for k, title, text in prompt.meta["sources"]}
+    out, written = [], 0
+    for source, text in prompt.meta["quotes"]:
+        answer = prompt.reference.find(text, written)
+        inside = blocks.get(source, "").find(text)
+        if answer < 0:
+            continue
+        written = answer + len(text)
+        if inside >= 0:
+            out.append(Copied(answer, prompt.text.index(blocks[source]) + inside, len(text)))
+    return out
+
+
+class Alignment(NamedTuple):
+    """A prompt, its answer, and for each answer token whether every character was copied and from which prompt token
+    (-1 where none covers the same characters)."""
+
+    prompt: list[int]
+    answer: list[int]
+    copied: np.ndarray
+    origin: np.ndarray
+
+
+def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Copied]) -> Alignment:
+    """Turn an alignment of characters into one of tokens, for a prompt of one turn and a fast tokenizer with a chat template."""
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters a token covers; "
+            "expected a fast one"
+        )
+    message = [{"role": "user", "content": prompt.text}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    start = text.index(prompt.text)
+    asked = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    said = tokenizer(prompt.reference, add_special_tokens=False, return_offsets_mapping=True)
+    if asked["input_ids"] != render(prompt, tokenizer):
+        raise ValueError(
+            f"the tokenizer {tokenizer.name_or_path!r} divides the rendered chat otherwise than its own "
+            "template does; its tokens cannot be aligned with characters"
+        )
+    source = np.full(len(prompt.reference), -1)
+    for span in spans:
+        source[span.answer : span.answer + span.length] = start + span.turn + np.arange(span.length)
+    by_span = {tuple(place): i for i, place in enumerate(asked["offset_mapping"])}
+    count = len(said["input_ids"])
+    covered, origin = np.zeros(count, bool), np.full(count, -1)
+    for i, (a, b) in enumerate(said["offset_mapping"]):
+        places = source[a:b]
+        covered[i] = b > a and bool((places >= 0).all())
+        if covered[i] and bool((np.diff(places) == 1).all()):
+            origin[i] = by_span.get((int(places[0]), int(places[-1]) + 1), -1)
+    return Alignment(asked["input_ids"], said["input_ids"], covered, origin)
+
+
+def quotesum(tokenizer: PreTrainedTokenizerBase, count: int, room: int) -> list[Alignment]:
+    """At most ``count`` answers of QuoteSum that fit ``room`` tokens with their prompts; none where the set is not there."""
+    try:
+        prompts = load_task("quotesum", limit=4 * count) if count else []
+    except (MissingData, ValueError):
+        return []
+    aligned = (align(prompt, tokenizer, quoted(prompt)) for prompt in prompts)
+    fitting = (one for one in aligned if len(one.prompt) + len(one.answer) <= room)
+    return [one for one, _ in zip(fitting, range(count), strict=False)]
+
+
+def attributed(run: Generation, least: int) -> np.ndarray:
+    """Prompt position of each output token that was copied in an accepted span of ``least`` tokens or more; -1 where
+    nothing is attributed, or it was copied from the output itself.
+
+    ValueError for the run of a drafter that does not say where its drafts come from.
+    """
+    out = np.full(len(run.tokens), -1)
+    place = 1  # the first token comes from the prefill
+    for step in run.steps:
+        source = step.tree.copied_from
+        if source is None and len(step.tree):
+            raise ValueError(f"{step.tree} does not say where it was copied from; expected a run of PLD or PLD+")
+        if source is not None and step.accepted >= least:
+            positions = source + np.arange(step.accepted)
+            out[place : place + step.accepted] = np.where(positions < run.prompt_length, positions, -1)
+        place += len(step.tokens)
+    return out
+
+
+def count(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
+    """Compare the positions of :func:`attributed` with the truth, in numbers of tokens of the answer.
+
+    ``copied``; ``attributed`` to a position; ``found``, those that are both; ``located``, found ones whose one origin is known;
+    ``exact``, located ones that are attributed to it. An end token after the answer is left out.
+    """
+    if len(positions) < len(truth.answer):
+        raise ValueError(
+            f"{len(positions)} positions for an answer of {len(truth.answer)} tokens; expected one for each"
+        )
+    positions = np.asarray(positions)[: len(truth.answer)]
+    said, found = positions >= 0, (positions >= 0) & truth.copied
+    located = found & (truth.origin >= 0)
+    return {
+        "copied": int(truth.copied.sum()),
+        "attributed": int(said.sum()),
+        "found": int(found.sum()),
+        "located": int(located.sum()),
+        "exact": int((located & (positions == truth.origin)).sum()),
+    }
+
+
+def count_each(
+    model: PreTrainedModel, truths: Mapping[str, Sequence[Alignment]], drafter: Drafter, least: Sequence[int]
+) -> pd.DataFrame:
+    """Attribute known answers at each least span: a row per answer and ``least``, with the counts of :func:`count`.
+
+    The model is made to say each answer. ``task`` is the name of the set of answers in ``truths``, ``prompt`` the number of the
+    answer.
+    """
+    rows = []
+    for task, answers in truths.items():
+        for number, truth in enumerate(answers):
+            drafter.reset()  # cold: an answer is not attributed by what another one taught
+            said = record_known(model, truth.prompt, truth.answer, "length", None, len(truth.answer), drafter.capture)
+            run = replay(said.trace, drafter)
+            for span in least:
+                counts = count(truth, attributed(run, span))
+                either = (counts["attributed"] + counts["copied"]) / 2
+                rows.append({"task": task, "prompt": number, "least": span, **counts, "either": either})
+    return pd.DataFrame(rows)
+
+
+def _weights(block: torch.nn.Module, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and output projections of a block, as (out, in) matrices."""
+    modules = dict(block.named_modules())
+    for path, module in modules.items():
+        parent = path.rpartition(".")[0]
+        if path.endswith("v_proj") and f"{parent}.o_proj" in modules:
+            return module.weight, modules[f"{parent}.o_proj"].weight
+    raise UnsupportedModel(f"{name}: its blocks have no v_proj and o_proj, so copying scores cannot be computed")
+
+
+@torch.inference_mode()
+def copying_scores(model: PreTrainedModel) -> np.ndarray:
+    """Copying score of every head, from the weights alone: shape (blocks, heads), from -1 (never) to 1 (always).
+
+    Elhage et al. (2021, "A Mathematical Framework for Transformer Circuits", section on the OV circuit): for one head, the map
+    from the token attended to, to the logits, is M = E W_V W_O U with the embedding E and the unembedding U. M copies if it sends
+    tokens to themselves; the score is the sum of its eigenvalues over the sum of their moduli.
+
+    The gains of the norms before attention and before the unembedding are part of the maps; their division by the length and
+    the blocks between are not. UnsupportedModel for a model without separate value and output projections.
+    """
+    config, blocks, name = decoder_config(model), decoder_blocks(model), type(model).__name__
+    projections = [_weights(block, name) for block in blocks]
+    heads = config.num_attention_heads
+    groups = heads // getattr(config, "num_key_value_heads", heads)
+    embed = model.get_input_embeddings().weight.double()
+    unembed = model.get_output_embeddings().weight.double() * _gain(getattr(model, model.base_model_prefix).norm)
+    # The eigenvalues of E W_V W_O U, up to zeros, are those of W_V (U E) W_O taken the other way round.
+    inner = embed.T @ unembed
+    scores = np.zeros((len(blocks), heads))
+    for place, (block, weights) in enumerate(zip(blocks, projections, strict=True)):
+        value, output = (w.double() for w in weights)
+        value = value * _gain(block.input_layernorm)
+        width = output.shape[1] // heads
+        for head in range(heads):
+            group = head // groups
+            v, o = value[group * width : (group + 1) * width], output[:, head * width : (head + 1) * width]
+            eigenvalues = torch.linalg.eigvals(v @ inner @ o)
+            scores[place, head] = float(eigenvalues.real.sum() / eigenvalues.abs().sum())
+    return scores
+
+
+def _gain(norm: torch.nn.Module) -> torch.Tensor:
+    gain = norm.weight.double()
+    # Gemma keeps the gain's difference from 1.
+    return 1 + gain if type(norm).__name__.startswith("Gemma") else gain

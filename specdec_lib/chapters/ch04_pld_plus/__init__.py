@@ -1,1 +1,0 @@
-"""Chapter 4: PLD+, and where the answers are copied from."""
