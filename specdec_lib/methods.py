@@ -158,8 +158,8 @@ def check_sources(names: Collection[str]) -> None:
 
 
 def tree_sources(bench: Workbench, names: Collection[str] = TREE_SOURCES) -> dict[str, Drafter]:
-    """What one tree drafts from, by the names that its weights are kept under; sources that these models have nothing for
-    are left out.
+    """Return the drafters that one tree drafts from, by the names that its weights are kept under. Sources are left out where
+    these models lack what they need.
     """
     check_sources(names)
     sources = {}
@@ -313,13 +313,13 @@ def published_as(name: str) -> str:
 
 
 def slug(name: str) -> str:
-    """What stands for a method, or for plain decoding, in the names of recorded values."""
+    """Return the short name of a method, or of plain decoding, in the names of recorded values."""
     check_names([name])
     return METHODS[name].slug if name in METHODS else PLAIN
 
 
 def exact(names: Collection[str]) -> tuple[str, ...]:
-    """Of some methods those whose sampled outputs equal plain decoding's, token for token."""
+    """Return the methods among ``names`` whose sampled outputs equal those of plain decoding, token for token."""
     return tuple(name for name in names if name == PLAIN or METHODS[name].exact == "exact")
 
 

@@ -65,7 +65,7 @@ def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str)
 
 
 def predictions(judged: Judged, probabilities: TreeProbabilities) -> tuple[np.ndarray, np.ndarray]:
-    """Of every judged node: its probability given its parent, and whether it was emitted."""
+    """Return for every judged node its probability given its parent, and whether it was emitted."""
     chances, hits = [], []
     for features, outcome in zip(judged.features, judged.outcomes, strict=True):
         scores = np.exp(np.clip(features @ probabilities.weights, -12.0, 12.0))

@@ -49,7 +49,7 @@ class Texts:
         return [*self.texts, *self.lines]
 
     def sources(self) -> list[dict]:
-        """What a manifest says of them."""
+        """The entry of a manifest for each file."""
         about = []
         for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
             for path in named:

@@ -111,7 +111,7 @@ def build_from_texts(
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """What turns texts of documents into token ids: no special tokens, and a ValueError for half of a surrogate pair."""
+    """Return a function from texts to token ids: no special tokens, and a ValueError for half of a surrogate pair."""
 
     def encode(batch: list[str]) -> list[list[int]]:
         for text in batch:

@@ -145,7 +145,7 @@ def _answer(index: SuffixIndex, question: Question) -> Answer:
 
 
 def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: Match) -> list[np.ndarray]:
-    """Of each shard's drawn continuations as many as make every occurrence of all shards equally likely."""
+    """Keep so many of each shard's drawn continuations that every occurrence of all shards is equally likely."""
     rng = np.random.default_rng([question.seed, *match])
     ends = np.floor(np.cumsum([0, *sizes]) * (question.keep / sum(sizes)) + rng.random()).astype(int)
     # A sum of shares that is a whole number may round to one less or more.

@@ -106,7 +106,7 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
 
 
 def read_manifest(path: Path, form: str, missing: str) -> dict:
-    """What :func:`write_manifest` wrote. StoreError if it or the size of a file was altered, or, as ``missing``, without one."""
+    """Read what :func:`write_manifest` wrote; StoreError if it or a file's size was altered, or, as ``missing``, without one."""
     about = read_json(path)
     if about is None or about.get("format") != form:
         raise StoreError(missing)

@@ -74,7 +74,7 @@ def _first_shorter(tokens, suffixes, context, last, length, inside, end, way):
 
 @compiled
 def _bracket(keys, wanted, begin, end):
-    """Of ``begin - 1 .. end`` two entries: those before the first sort before the key, those from the second on after it."""
+    """Find two entries in ``begin - 1 .. end``: all before the first sort before the key, all from the second on after it."""
     # Keys outside the range, or none.
     low, high = (begin + STRIDE - 1) // STRIDE - 1, (end - 1) // STRIDE + 1
     first, last = low, high

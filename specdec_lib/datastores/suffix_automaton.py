@@ -225,7 +225,7 @@ class SuffixAutomaton:
         _append(*self._tables, self._sizes, np.asarray(tokens, np.int64), start)
 
     def end_text(self) -> None:
-        """What is appended next is the beginning of another text."""
+        """End the current text: the next tokens appended begin another one."""
         if self.text and self.text[-1] != SEPARATOR:
             self.text.append(SEPARATOR)
             self._sizes[LAST] = 0

@@ -136,7 +136,7 @@ class Drafter(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def evidence(self, context: Context) -> Evidence:
-        """What it knows of the draft just made; one that knows nothing is judged by how often it was right."""
+        """Return what the drafter knows of its last draft; one that knows nothing is judged by how often it was right."""
         return Evidence()
 
     def finish(self) -> None:

@@ -19,7 +19,7 @@ Mask = torch.Tensor | dict[str, torch.Tensor | None]
 
 
 def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, window: int | None) -> torch.Tensor:
-    """What a sliding window leaves of what each token may attend to, itself included; shape (n, length) as ``visible``.
+    """Restrict ``visible``, what each token may attend to, itself included, to a sliding window; shape (n, length).
 
     A token attends to itself and the ``window - 1`` positions before it. It goes by position (``rows`` of the n tokens,
     ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever it lies in the block.
@@ -28,7 +28,7 @@ def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
 
 
 def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
-    """What asks a model for the logits of its last positions alone, where it can be asked."""
+    """Return the argument that asks a model for the logits of its last positions alone; empty where it has none."""
     named = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
     return {"logits_to_keep": last} if named else {}
 
@@ -68,7 +68,7 @@ class Forward:
     def as_mask(
         self, visible: torch.Tensor, rows: torch.Tensor | None = None, columns: torch.Tensor | None = None
     ) -> Mask:
-        """What the model takes to attend to ``visible``, shape (n, length): one mask, or one for each kind of layer.
+        """Turn ``visible``, shape (n, length), into what the model takes: one mask, or one for each kind of layer.
 
         ``rows`` and ``columns`` are the positions of the tokens and of what they attend to, for layers with a sliding window.
         """

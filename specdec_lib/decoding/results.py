@@ -92,7 +92,7 @@ RATES = {
 
 
 def sums(runs: list[Generation]) -> dict[str, float]:
-    """What the runs add up to, by the names in :data:`RATES` and the counts and seconds of :func:`metrics`."""
+    """Return the sums over the runs, by the names in :data:`RATES` and the counts and seconds of :func:`metrics`."""
     steps = [s for run in runs for s in run.steps]
     drafting = [s for s in steps if s.drafted]
     total, calls = sum(len(run.tokens) for run in runs), len(steps)

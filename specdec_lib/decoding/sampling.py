@@ -148,11 +148,11 @@ def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Te
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
     if 0 < sampling.top_k < vocabulary:
-        # Comparisons with NaN are false: what is no number stays, and so does what ties with the k-th.
+        # Comparisons with NaN are false: NaN stays, and so do scores equal to the k-th.
         scores = scores.masked_fill(scores < scores.topk(sampling.top_k, dim=-1).values[..., -1:], -torch.inf)
     probabilities = scores.softmax(-1)
     if sampling.top_p < 1.0:
-        # What is no number must stay so in the whole row.
+        # A row with NaN must be NaN as a whole.
         broken = probabilities[..., :1].isnan()
         probabilities = torch.where(broken, torch.nan, _nucleus(scores, probabilities, sampling.top_p))
     return probabilities

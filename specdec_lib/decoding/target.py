@@ -405,7 +405,7 @@ def _with_window(model: PreTrainedModel, window: int) -> PreTrainedModel:
 
 
 def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], start: int, tree: DraftTree) -> str | None:
-    """What differs between verified drafts and the model's own logits; None where rounding explains it.
+    """Describe how verified drafts differ from the model's own logits; None where rounding explains it.
 
     ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after it.
     """

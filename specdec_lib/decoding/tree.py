@@ -185,8 +185,8 @@ class DraftTree:
         return tree
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        # Results travel between processes by the hundred thousand: what the parents tell again stays behind. Of a batch
-        # with equal prefixes, whose children are fewer than its nodes, they do not tell the children.
+        # Hundreds of thousands of results travel between processes, so what follows from the parents is left out. The children
+        # of a batch with equal prefixes, fewer than its nodes, do not follow from them.
         state = {name: getattr(self, name) for name in self.__slots__}
         state["_depths"] = None
         if self._children is not None and len(self._children) == len(self.tokens):

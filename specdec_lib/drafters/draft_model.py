@@ -85,7 +85,7 @@ class AdaptiveDraftModel(Drafter):
         self._drafted: list[int] = []
         self._round: Round | None = None
         self._longest = 0
-        #: A pass is under way, or one failed and may have left in the buffers what is no number.
+        #: A pass is under way, or one failed and may have left NaN in the buffers.
         self._unsure = False
 
     def reset(self) -> None:

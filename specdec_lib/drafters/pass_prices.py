@@ -68,7 +68,7 @@ class PassPrices:
         return curve
 
     def step_of(self, *sources: str) -> float:
-        """What a step costs besides its pass where some sources are asked: the loop's work and theirs."""
+        """Price of a step without its pass: the loop's own work and that of the sources that are asked."""
         return self.step + sum(self.drafting.get(source, 0.0) for source in sources)
 
     def save(self, path: str | Path) -> None:

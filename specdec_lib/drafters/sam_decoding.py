@@ -51,7 +51,7 @@ class SamDecoding(WrappedDrafter):
         return DraftTree.chain(draft[:limit]) if draft else super().propose(context, limit)
 
     def _copied(self, context: Context) -> list[int]:
-        """What is copied; empty where both matches are short."""
+        """Return the tokens to copy; empty if both matches are short."""
         new = context.tokens[len(self._own.text) :]
         self._own.extend(new)
         self._match = self._static.follow(new, *self._match)

@@ -41,7 +41,7 @@ class Round:
 
 
 class StoppingRule(ABC):
-    """What the drafter asks; a rule says when to stop, and overrides what else it needs.
+    """Decides after each drafted token whether to stop; a rule overrides :meth:`stop` and what else it needs.
 
     ``needs`` says which of :data:`QUANTITIES` are computed. With ``check_newest`` the acceptance includes that of the token
     drafted last; the draft model's pass over it is lost if drafting stops there.

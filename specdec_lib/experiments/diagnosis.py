@@ -243,7 +243,7 @@ def diagnose(
 
 
 def _asked(name: str, drafter: Drafter) -> tuple[str, ...]:
-    """What a method's draft is paid as: by its own name, or one tree's by those of its sources."""
+    """Return the names under which a draft is priced: the method's own, or those of one tree's sources."""
     return (MERGING, *drafter.sources) if isinstance(drafter, OneTree) else (name,)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 PROGRAMS = ("transformers", "vLLM", "SGLang", "llama.cpp")
 
-#: By method: what to write in each program that has it. A method that is not here, or a program that is not named, is had
-#: only through this library: ``generate(model, prompt, drafter)``, or transformers' ``generate(custom_generate=...)``.
+#: By method: what to write in each program that has it. Where a method or a program is missing, only this library has the
+#: method: ``generate(model, prompt, drafter)``, or transformers' ``generate(custom_generate=...)``.
 SWITCHED_ON: dict[str, dict[str, str]] = {
     "PLD": {
         "transformers": "model.generate(..., prompt_lookup_num_tokens=10)",

@@ -59,7 +59,7 @@ def parted(responses: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _about(asked: Asked, began: float, model: PreTrainedModel) -> dict[str, Any]:
-    """What a head's story says of its training."""
+    """The facts about the training that are kept with a head."""
     return {
         "tasks": list(asked.tasks),
         "prompts_per_task": asked.per_task,

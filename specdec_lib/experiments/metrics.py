@@ -26,7 +26,7 @@ def pooled(runs: Sequence[Generation]) -> dict[str, float]:
 
 
 def counts(runs: Sequence[Generation], name: str) -> Counts:
-    """What a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run."""
+    """Return the two counts that a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run."""
     if name not in RATES:
         raise ValueError(f"metric {name!r} is no ratio of sums; expected one of {', '.join(RATES)}")
     each = [sums([run]) for run in runs]

@@ -59,7 +59,7 @@ class PackageFiles:
 
     @cached_property
     def key(self) -> str:
-        """What tells these texts from others."""
+        """Key that identifies these texts."""
         return key_of("package files", *((file.name, file.size, file.checksum) for file in self.files))
 
     @property

@@ -73,7 +73,7 @@ def _operand(word: str, rows: Mapping[str, Mapping[str, str]]) -> float:
 
 
 def published_value(expression: str, rows: Mapping[str, Mapping[str, str]]) -> float:
-    """What ids and numbers joined by ``+ - * /`` come to, from left to right; ClaimError if it cannot be worked out."""
+    """Work out ids and numbers joined by ``+ - * /``, from left to right; ClaimError if that is impossible."""
     parts = expression.split()
     if len(parts) % 2 == 0 or any(word not in _OPERATIONS for word in parts[1::2]):
         raise ClaimError(f"{expression!r}: expected ids and numbers joined by + - * /, as in 'one-id / other-id'")

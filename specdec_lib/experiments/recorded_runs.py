@@ -236,7 +236,7 @@ def can_be_replayed(recordings: Sequence[Recording], drafter: Drafter | None) ->
 def runs_of(
     model: PreTrainedModel, recordings: Sequence[Recording], drafter: Drafter | None, state: str = "cold"
 ) -> list[Generation]:
-    """What decoding the recorded prompts with ``drafter`` does: by replay where that is the real run, for real elsewhere."""
+    """Decode the recorded prompts with ``drafter``: by replay where that gives the real run, for real elsewhere."""
     if can_be_replayed(recordings, drafter):
         return replay_all(recordings, drafter, state)
     return run_again(model, recordings, drafter, state=state)

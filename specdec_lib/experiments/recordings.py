@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     finish_reason: str
 
     def cut(self, count: int) -> Answer | None:
-        """What the model writes with a limit of ``count`` tokens; None where these tokens do not tell."""
+        """Return what the model writes with a limit of ``count`` tokens; None if the answer is too short to tell."""
         if len(self.tokens) > count:
             return Answer(self.tokens[:count], "length")
         return self if len(self.tokens) == count or self.finish_reason != "length" else None

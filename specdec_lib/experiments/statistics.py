@@ -49,7 +49,7 @@ class Interval(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a rate is the ratio of, run by run: ``above`` and ``below``, each with one number a run."""
+    """The two counts that a rate is the ratio of: ``above`` and ``below``, each with one number a run."""
 
     above: Sequence[float]
     below: Sequence[float]

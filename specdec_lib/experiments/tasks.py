@@ -34,8 +34,8 @@ def load_task(
     """Return the prompts of a task, whose ids do not repeat: all of them or the first ``limit``.
 
     ``"spec-bench/summarization"`` means ``"spec-bench"`` with ``subset="summarization"``. The real data sets are in the folder
-    ``root``, without it in that of the environment variable ``SPECDEC_DATASETS``. MissingData says which file is not there,
-    from where it is had, and how to name the folder; BadRecord names the file and line that are not as their format says.
+    ``root``, without it in that of the environment variable ``SPECDEC_DATASETS``. MissingData says which file is missing,
+    where to get it, and how to name the folder; BadRecord names the file and line that break their format.
 
     The book's own tasks have the option ``half`` (``"report"`` or ``"choose"``). A published set has those of its row in
     :data:`~specdec_lib.experiments.published_sets.DATASETS`, such as ``subset`` or ``style``, and ``seed``: with it the prompts
@@ -64,7 +64,7 @@ def load_task(
     task = f"{base}/{options['subset']}" if options.get("subset") else base
     found = iter(dataset.read(Root(task, root), **options))
     if seed is None:
-        # at least one is read, so that a missing file is told at limit 0 too
+        # at least one is read, so that a missing file is an error at limit 0 too
         chosen = list(islice(found, None if limit is None else max(limit, 1)))[:limit]
     else:
         everything = list(found)

@@ -114,9 +114,9 @@ class DraftHead(nn.Module, ABC):
     def features(
         self, ends: Ends, states: torch.Tensor, tokens: torch.Tensor, where: torch.Tensor, depths: int
     ) -> list[torch.Tensor]:
-        """What goes into the output layer of each depth k from 1: a list of float tensors of shape (m, d).
+        """Return the inputs of the output layer of each depth k from 1: a list of float tensors of shape (m, d).
 
-        It is what token t + 1 + k is predicted from at each of the m positions t in ``where``, bool (b, n), given ``states``,
+        Token t + 1 + k is predicted from them at each of the m positions t in ``where``, bool (b, n), given ``states``,
         (b, n, d), up to t and ``tokens``, (b, n), up to t + k.
         """
 

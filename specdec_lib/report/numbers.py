@@ -55,8 +55,8 @@ class Number(NamedTuple):
 def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None) -> Path:
     """Write the numbers of a chapter, ``"04"`` say, and return the file; ``timed`` are those that rest on measured seconds.
 
-    A value is an :class:`Interval`, a number, a truth value or a text; what is no finite number, and None, is ``"not
-    available"``. NumberError if it is something else, or a key is no identifier or stands in both.
+    A value is an :class:`Interval`, a number, a truth value or a text; None, NaN and infinite numbers are written as ``"not
+    available"``. NumberError if a value is something else, or a key is no identifier or stands in both.
     """
     timed = timed or {}
     twice = set(counted) & set(timed)

@@ -114,7 +114,7 @@ class _Choice:
             self.p = distribution(logits.float().cpu(), self.sampling)
 
     def rows(self, logits: torch.Tensor) -> torch.Tensor:
-        """What tokens are chosen by."""
+        """Probabilities that tokens are chosen by."""
         logits = logits[..., : len(self.known)].float().cpu()
         return logits.softmax(-1) if self.sampling is None else distribution(logits, self.sampling)
 

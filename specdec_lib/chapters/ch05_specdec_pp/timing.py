@@ -26,12 +26,12 @@ from specdec_lib.experiments.statistics import Interval, ratio_of_means, resampl
 
 
 def fastest(repeats: Sequence[Runs]) -> list[Generation]:
-    """Of each run the repeat that took the least time: what else the machine does only ever adds to it."""
+    """Return the fastest repeat of each run: other work of the machine only ever adds time."""
     return [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
 
 
 def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-    """What the regression is fitted to: N_draft and N_target of each run after the prefill, and its seconds."""
+    """Return the data of the regression: N_draft and N_target of each run after the prefill, and its seconds."""
     counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
     seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
     return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)

@@ -1,7 +1,7 @@
 """The real data sets of the papers, read in their published formats by :func:`specdec_lib.experiments.tasks.load_task`.
 
-None of their files is part of this project. ``book/datasets.md`` tells where each is had, under which licence, and what
-wording is a paper's and what is ours.
+None of their files is part of this project. ``book/datasets.md`` says where to get each, under which licence, and which
+wording is a paper's and which is ours.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _QUOTE = re.compile(r"\[ (\d+) (.*?) \]")
 
 Edit = tuple[str, tuple[str, ...], str]
-"""What an edit of XATU is joined with: the input, every right answer, and the reference document or ``""``."""
+"""The texts of an edit of XATU: the input, every right answer, and the reference document or ``""``."""
 
 
 def xatu(root: Root, subset: str | None) -> list[Prompt]:

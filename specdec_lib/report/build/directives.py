@@ -76,7 +76,7 @@ class Num(SphinxRole):
 
 
 def contradicted(argument: str, frame: pd.DataFrame) -> list[tuple[str, list[str], str]]:
-    """Of ``claim: verdict or verdict; claim: verdict`` the claims with another verdict: id, presumed verdicts, verdict."""
+    """Return the claims of ``claim: verdict or verdict; claim: verdict`` that have another: id, presumed verdicts, verdict."""
     found = dict(zip(frame.id, frame.verdict, strict=True))
     made = []
     for part in argument.split(";"):

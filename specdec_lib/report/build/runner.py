@@ -170,7 +170,7 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
 
 
 def _busy() -> str:
-    """What is to be said of a machine that does more than these notebooks, for which it has cores."""
+    """Return a warning if the machine has more to do than these notebooks, which have a core each; else nothing."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load <= cores + 1:
         return ""

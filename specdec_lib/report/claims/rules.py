@@ -43,7 +43,7 @@ _KEY = r"\w\w/[A-Za-z_]\w*"
 
 
 class Truth(Enum):
-    """What came of a condition, or of several."""
+    """The outcome of one condition, or of several."""
 
     TRUE = "true"
     FALSE = "false"
@@ -266,7 +266,7 @@ def load_claims(path: Path | None = None) -> list[Claim]:
 
 
 def verdict(claim: Claim, tables: Tables) -> str:
-    """What the numbers make of a claim.
+    """Judge a claim by the numbers.
 
     A number that is missing, or lacks the interval that the claim needs, makes it "no number yet"; a text instead of a
     number ("not available") that leaves the rule undecided makes it not testable here.

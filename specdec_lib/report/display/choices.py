@@ -50,7 +50,7 @@ def figure() -> str:
 
 
 def _row(name: str) -> str:
-    """A method: what it does, and below, where it is had."""
+    """One method: what it does, and below that, where to get it."""
     method, known = METHODS[name], SWITCHED_ON.get(name, {})
     places = [
         f"<dt>{program}</dt><dd>{f'<code>{html.escape(known[program])}</code>' if program in known else 'not available'}</dd>"

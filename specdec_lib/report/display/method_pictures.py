@@ -55,7 +55,7 @@ def verifier_tree() -> Verified:
 
 
 def read(page: str) -> tuple[Verified, Stepper]:
-    """What is kept of a method page: its picture and its viewer. FileNotFoundError if nothing is."""
+    """Read the stored picture and viewer of a method page; FileNotFoundError if there are none."""
     path = FOLDER / f"{page}.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; make it with: make examples ARGS={page}")
