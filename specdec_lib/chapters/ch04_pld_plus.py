@@ -24,6 +24,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.results import Generation
@@ -155,9 +156,7 @@ class BestOccurrence(Drafter):
     """
 
     def __init__(self, text: Sequence[int], num_tokens: int):
-        if not isinstance(num_tokens, int) or num_tokens < 1:
-            raise ValueError(f"num_tokens is {num_tokens!r}; expected a whole number, 1 or more")
-        self.text, self.num_tokens = text, num_tokens
+        self.text, self.num_tokens = text, whole("num_tokens", num_tokens, 1)
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
 

@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from specdec_lib.decoding import attention
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.replay import Trace
@@ -257,9 +258,7 @@ SHAPES = {
 
 def shape_of(name: str) -> Shape:
     """A shape of :data:`SHAPES`; ValueError if there is none of that name."""
-    if name not in SHAPES:
-        raise ValueError(f"shape is {name!r}; expected one of {', '.join(SHAPES)}")
-    return SHAPES[name]
+    return SHAPES[one_of("shape", name, SHAPES)]
 
 
 def random_model(shape: Shape, layers: int, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:

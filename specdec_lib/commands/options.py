@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec_lib import files
+from specdec_lib.decoding import checks
 
 
 def expanded(text: str | Path) -> Path:
@@ -64,8 +65,7 @@ def whole(help: str, least: int = 1) -> Any:
 def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
     """Refuse a name that is not known."""
     for name in names:
-        if name not in known:
-            raise ValueError(f"{option} is {name!r}; expected one of {', '.join(known)}")
+        checks.one_of(option, name, known)
 
 
 def fits(option: str, length: int, limit: int) -> None:

@@ -12,7 +12,7 @@ def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least:
+    if number is None or number < least or isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}; expected a whole number, {meaning or f'{least} or more'}")
     return number
 

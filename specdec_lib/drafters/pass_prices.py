@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.files import named, replacing
 
 #: Names in :attr:`PassPrices.drafting` what one tree does besides asking its sources: merge, score, choose, judge and learn.
@@ -43,8 +44,7 @@ class PassPrices:
 
     def __post_init__(self) -> None:
         for width, price in self.widths.items():
-            if isinstance(width, bool) or not hasattr(width, "__index__") or width < 1:
-                raise ValueError(f"a width is {width!r}; expected a whole number of tokens, 1 or more")
+            whole("a width", width, 1)
             _price(f"the price of {width} tokens", price)
         if not self.widths.get(1):
             raise ValueError(f"widths are {sorted(self.widths)}; expected a price above 0 for a pass over 1 token")

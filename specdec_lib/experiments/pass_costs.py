@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
@@ -57,8 +58,7 @@ def step_samples(
     which the last are its own. The widths take turns, narrow ones first, so that what else the machine does falls on all
     of them; three rounds go before those that are timed. On a GPU it is the device's own time.
     """
-    if runtime not in RUNTIMES:
-        raise ValueError(f"runtime is {runtime!r}; expected one of {', '.join(RUNTIMES)}")
+    one_of("runtime", runtime, RUNTIMES)
     widths, slots = sorted(widths), slots_of(context, widths)
     held = None if runtime == "eager" else Runtime(model, slots, runtime, widths)
     trees = {width: DraftTree.chain(chain_of(model, width - 1)) for width in widths}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from specdec_lib import paths
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.wheels import Member, fetch
 
@@ -44,11 +45,9 @@ HUMANEVAL = Member(
 
 def load(half: Half, tasks: Sequence[str] = TASKS, per_task: int | None = None) -> list[Prompt]:
     """The prompts of a half, task by task: at most ``per_task`` of each, in the order of the file, in which kinds alternate."""
-    if half not in get_args(Half):
-        raise ValueError(f"half is {half!r}; expected one of {', '.join(get_args(Half))}")
+    one_of("half", half, get_args(Half))
     for task in tasks:
-        if task not in TASKS:
-            raise ValueError(f"task is {task!r}; expected one of {', '.join(TASKS)}")
+        one_of("task", task, TASKS)
     return [prompt for task in tasks for prompt in list(_read(task, half))[:per_task]]
 
 

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import generate, record
 from specdec_lib.decoding.replay import Trace, replay
@@ -151,18 +152,13 @@ def in_state(
 
     State ``"cold"`` resets the drafter before each recording, ``"warm"`` before the first alone.
     """
-    _check_state(state)
+    one_of("state", state, STATES)
     runs = []
     for i, recording in enumerate(recordings):
         if drafter is not None and (state == "cold" or i == 0):
             drafter.reset()
         runs.append(replace(run(recording), state=state))
     return runs
-
-
-def _check_state(state: str) -> None:
-    if state not in STATES:
-        raise ValueError(f"state is {state!r}; expected one of {', '.join(STATES)}")
 
 
 def run_again(
@@ -314,7 +310,7 @@ def time_methods(
     """
     state = dict.fromkeys(drafters, state) if isinstance(state, str) else state
     for name in drafters:
-        _check_state(state[name])
+        one_of("state", state[name], STATES)
     made = [id(drafter) for drafter in drafters.values() if drafter is not None]
     if "warm" in state.values() and len(set(made)) < len(made):
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")

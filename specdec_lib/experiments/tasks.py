@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
@@ -44,7 +45,8 @@ def load_task(
     """
     if not isinstance(name, str):
         raise ValueError(f"name is {name!r}; expected the name of a task, such as 'humaneval'")
-    _whole("limit", limit, "no limit")
+    if limit is not None:
+        whole("limit", limit, meaning="0 or more, or None for no limit")
     base, _, subset = name.partition("/")
     if base not in DATASETS:
         return _load_own(name, limit, options)
@@ -60,7 +62,8 @@ def load_task(
         options["subset"] = subset
     _check_options(name, options, ["seed", *dataset.options])
     seed = options.pop("seed", None)
-    _whole("seed", seed, "the order of the file")
+    if seed is not None:
+        whole("seed", seed, meaning="0 or more, or None for the order of the file")
     task = f"{base}/{options['subset']}" if options.get("subset") else base
     found = iter(dataset.read(Root(task, root), **options))
     if seed is None:
@@ -89,11 +92,6 @@ def _load_own(name: str, limit: int | None, options: dict[str, Any]) -> list[Pro
         raise ValueError(f"task {name!r} is unknown.{meant} There are {_listed(task_names())}")
     _check_options(name, options, ["half"])
     return prompts.load(options.get("half", "report"), (name,), limit)
-
-
-def _whole(name: str, value: Any, none: str) -> None:
-    if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__") or value < 0):
-        raise ValueError(f"{name} is {value!r}; expected a whole number of 0 or more, or None for {none}")
 
 
 def _check_options(name: str, options: dict[str, Any], accepted: list[str]) -> None:

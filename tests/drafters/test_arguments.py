@@ -136,7 +136,7 @@ REFUSED = [
     (lambda p: TreeProbabilities.unfitted(["a"]).fitted(Judged(), ""), "nothing was judged"),
     (lambda p: PassPrices({2: 1.0}), "expected a price above 0 for a pass over 1 token"),
     (lambda p: PassPrices({1: 0.0}), "expected a price above 0 for a pass over 1 token"),
-    (lambda p: PassPrices({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number of tokens"),
+    (lambda p: PassPrices({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number, 1 or more"),
     (lambda p: PassPrices({1: 1.0, 2: math.nan}), "the price of 2 tokens is nan"),
     (lambda p: PassPrices({1: 1.0}, drafting={"PLD": -1}), "drafting of 'PLD' is -1"),
 ]

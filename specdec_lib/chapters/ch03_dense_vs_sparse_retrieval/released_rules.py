@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.decoding.target import Target
@@ -58,8 +59,7 @@ def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> tor
     With s_r(k) the probability that row r matches in its first k tokens, row r is kept at length k with probability
     (s_r(k) - s_r(k+1)) times the product of 1 - s_q(k) over the rows q before it and of 1 - s_q(k+1) over those after.
     """
-    if rule not in RULES:
-        raise ValueError(f"rule is {rule!r}; expected one of {', '.join(RULES)}")
+    one_of("rule", rule, RULES)
     law = torch.zeros_like(probabilities[0])
     root, paths = probabilities[0], rows(tree)
     if not paths:

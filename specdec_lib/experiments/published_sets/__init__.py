@@ -24,7 +24,6 @@ from specdec_lib.experiments.published_sets.reading import (
     MissingData,
     Record,
     Root,
-    choice,
     read_jsonl,
     read_records,
     read_text,
@@ -52,7 +51,10 @@ class DataSet:
         """Return the prompts. Raises ValueError for a value that an option cannot have, before any file is read."""
         chosen = {name: options.get(name, values[0]) for name, values in self.options.items()}
         for name, value in chosen.items():
-            choice(name, value, self.options[name])
+            allowed = self.options[name]
+            if (type(value), value) not in [(type(one), one) for one in allowed]:
+                expected = "True or False" if True in allowed else f"one of {', '.join(map(repr, allowed))}"
+                raise ValueError(f"{name} is {value!r}; expected {expected}")
         return self.reader(root, **chosen)
 
 

@@ -248,10 +248,3 @@ def _parse(text: str, where: str) -> Any:
         raise BadRecord(f"{where}: is nested too deeply to be read") from None
     except ValueError as error:  # a number of thousands of digits
         raise BadRecord(f"{where}: cannot be read ({error})") from None
-
-
-def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raise ValueError, naming the option and both, if ``value`` is not one of ``allowed``."""
-    if (type(value), value) not in [(type(one), one) for one in allowed]:
-        expected = "True or False" if True in allowed else f"one of {', '.join(map(repr, allowed))}"
-        raise ValueError(f"{name} is {value!r}; expected {expected}")

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specdec_lib.decoding.checks import one_of
 from specdec_lib.experiments.published_sets import ALPACA, CODEALPACA, GSM8K, MT_BENCH
-from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, choice, read_jsonl, read_records
+from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, read_jsonl, read_records
 
 Folder = str | os.PathLike[str] | None
 _ANSWERS = "FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
@@ -89,7 +90,7 @@ def mt_bench_replies(root: Folder = None, run: str = "REST") -> list[Reply]:
 
     One a turn, with tokens and forward passes of the authors' run: ``run="REST"``, or ``"plain"`` for the baseline.
     """
-    choice("run", run, tuple(MT_BENCH_RUNS))
+    one_of("run", run, MT_BENCH_RUNS)
     folder = Root("mt-bench replies", root)
     questions = {_question(row): row.texts("turns") for row in read_jsonl(folder.find(MT_BENCH))}
     replies: list[Reply] = []
@@ -159,8 +160,8 @@ def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[
     ``way="greedy"``: its one greedy output to each. ``way="nucleus9"``: the first at temperature 0.8, top-p 0.9;
     ``way="all"``: all outputs, however they were decoded. Outputs end at 400 tokens.
     """
-    choice("model", model, tuple(OASST_REPORTS))
-    choice("way", way, ("greedy", "nucleus9", "all"))
+    one_of("model", model, OASST_REPORTS)
+    one_of("way", way, ("greedy", "nucleus9", "all"))
     report = OASST_REPORTS[model]
     origin = f"Open-Assistant/oasst-model-eval/sampling_reports/{report}.json"
     file = DataFile(f"oasst_sampling/{report.split('/')[0]}", origin, "Apache-2.0")
@@ -190,7 +191,7 @@ def arena_hard_replies() -> list[Reply]:
 
 def chat_texts(name: str, root: Folder = None) -> Iterator[Reply]:
     """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template."""
-    choice("name", name, tuple(CHAT_SETS))
+    one_of("name", name, CHAT_SETS)
     file, question, answer = CHAT_SETS[name]
     for record in read_records(Root(f"{name} texts", root).find(file)):
         asked = record.text(question, True)
