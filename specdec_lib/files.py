@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -136,11 +136,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tree_digest(root: Path, skip: Iterable[str] = ()) -> str:
-    """Return one checksum over the names and contents of all files below ``root`` but those in folders named in ``skip``."""
-    skipped = {"__pycache__", *skip}
+def tree_digest(root: Path) -> str:
+    """Return one checksum over the names and contents of all files below ``root``, compiled Python left out."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        if path.is_file() and not skipped.intersection(path.relative_to(root).parts):
+        if path.is_file() and "__pycache__" not in path.relative_to(root).parts:
             digest.update(f"{path.relative_to(root).as_posix()}\0{sha256(path)}\n".encode())
     return digest.hexdigest()

@@ -70,8 +70,8 @@ def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
     return sum(weight * column for weight, column in zip(weights, columns, strict=True))
 
 
-def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray, nprobe: int = 8) -> np.ndarray:
-    """With how many vectors each query is compared in a search of ``nprobe`` partitions: the middles of all partitions, and
+def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """With how many vectors each query is compared in a search of 8 partitions: the middles of all partitions, and
     the keys of those that are searched.
 
     There are four times the square root of the number of keys as partitions, as in the released code of DReSD. ``keys`` are
@@ -82,7 +82,7 @@ def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray, nprobe: int =
     index = faiss.index_factory(keys.shape[1], f"IVF{partitions},Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(np.ascontiguousarray(keys))
     index.add(np.ascontiguousarray(keys))
-    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(nprobe, partitions))
+    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(8, partitions))
     sizes = np.array([index.invlists.list_size(number) for number in range(partitions)])
     return partitions + sizes[searched].sum(axis=1)
 

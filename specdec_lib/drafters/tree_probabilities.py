@@ -67,8 +67,8 @@ class TreeProbabilities:
                 pairs.append(self.weights[count * per + low * count - low * (low + 1) // 2 + high - low - 1])
         return TreeProbabilities(tuple(sources), np.concatenate([*own, np.array(pairs)]), self.fitted_on)
 
-    def fitted(self, judged: Judged, fitted_on: str, penalty: float = 1.0) -> TreeProbabilities:
-        """The weights of largest likelihood, less ``penalty / 2`` times their squared distance from these.
+    def fitted(self, judged: Judged, fitted_on: str) -> TreeProbabilities:
+        """The weights of largest likelihood, less half their squared distance from these.
 
         The likelihood is concave in the weights, so it has one maximum; L-BFGS finds it.
         """
@@ -90,7 +90,7 @@ class TreeProbabilities:
             scores = (features @ weights).clamp(-12.0, 12.0)
             # log(1 + sum exp): of the children of each node and the outside option.
             total = torch.ones(len(counts), dtype=torch.float64).index_add(0, group, scores.exp()).log()
-            value = (total.sum() - scores[hits].sum() + penalty / 2 * (weights - start).square().sum()) / len(counts)
+            value = (total.sum() - scores[hits].sum() + 0.5 * (weights - start).square().sum()) / len(counts)
             value.backward()
             return value
 

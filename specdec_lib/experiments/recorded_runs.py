@@ -197,10 +197,9 @@ def run_each_again(
     recordings: Sequence[Recording],
     drafters: Mapping[str, Drafter | None],
     state: Mapping[str, str] | None = None,
-    jobs: int | None = None,
 ) -> dict[str, list[Generation]]:
     """By name what :func:`run_again` does with each drafter, on all cores; ``state`` is cold where none is named."""
-    return _each(partial(run_again, model), recordings, drafters, state or {}, jobs)
+    return _each(partial(run_again, model), recordings, drafters, state or {})
 
 
 def _each(
@@ -208,7 +207,6 @@ def _each(
     recordings: Sequence[Recording],
     drafters: Mapping[Any, Drafter | None],
     state: Mapping[Any, str],
-    jobs: int | None = None,
 ) -> dict[Any, list[Generation]]:
     """Run each drafter over all recordings: one by one from cold starts, as one piece where it is warm."""
     tasks = {name: partial(run, drafter=drafter, state=state.get(name, "cold")) for name, drafter in drafters.items()}
@@ -216,7 +214,7 @@ def _each(
     parts = [(name, recordings) for name in tasks if name in warm]
     parts += [(name, [recording]) for name in tasks if name not in warm for recording in recordings]
     runs: dict[Any, list[Generation]] = {name: [] for name in tasks}
-    done = on_all_cores([partial(tasks[name], some) for name, some in parts], jobs)
+    done = on_all_cores([partial(tasks[name], some) for name, some in parts])
     for (name, _), own in zip(parts, done, strict=True):
         runs[name] += own
     return runs

@@ -140,18 +140,18 @@ class ModelPair:
                 self.choose_heads()
         return self.notes[name]
 
-    def choose_heads(self, count: int = 8, per_task: int = 8, max_new_tokens: int = 64) -> None:
-        """Choose PLD+'s layer and ``count`` heads on prompts of the choosing half, and note them."""
-        asked = prompts.load("choose", prompts.COPYING, per_task)
+    def choose_heads(self) -> None:
+        """Choose PLD+'s layer and eight heads on prompts of the choosing half, and note them."""
+        asked = prompts.load("choose", prompts.COPYING, 8)
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
-        tuned = record_once(self.target, self.tokenizer, asked, None, max_new_tokens, everything)
+        tuned = record_once(self.target, self.tokenizer, asked, None, 64, everything)
         credited = induction.credited(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
         runs = {i: replay_all(tuned, PromptLookupHidden(i, short)) for i in layers}
         rates = {i: pooled(own)["tokens_per_forward"] for i, own in runs.items()}
         self.notes["layer"] = max(layers, key=lambda i: (rates[i], -i))  # the lowest among equals
-        self.notes["heads"] = list(credited.top(min(count, len(credited.ranked()))))
+        self.notes["heads"] = list(credited.top(min(8, len(credited.ranked()))))
 
     def length(self, method: str) -> int:
         """Draft length of a method: its row's."""

@@ -21,7 +21,6 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.replay import Trace
-from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import named, replacing
 from specdec_lib.models.fingerprint import fingerprint
@@ -101,16 +100,12 @@ class InductionHeads:
 
 
 def identify(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int = 128,
-    sampling: Sampling | None = None,
-    progress: bool = True,
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int = 128, progress: bool = True
 ) -> InductionHeads:
     """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied."""
     texts = as_token_lists(prompts, model)
     shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
-    return credited(model, (record(model, text, sampling, max_new_tokens, capture=every_head(model)) for text in shown))
+    return credited(model, (record(model, text, None, max_new_tokens, capture=every_head(model)) for text in shown))
 
 
 def every_head(model: PreTrainedModel) -> Capture:

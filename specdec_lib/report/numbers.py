@@ -145,9 +145,9 @@ def table_files(executed: Path | None = None) -> dict[str, Path]:
     }
 
 
-def tables(executed: Path | None = None) -> dict[str, dict[str, Number]]:
+def tables() -> dict[str, dict[str, Number]]:
     """The numbers of every chapter of :func:`table_files`, by its number."""
-    return {chapter: read(path) for chapter, path in table_files(executed).items()}
+    return {chapter: read(path) for chapter, path in table_files().items()}
 
 
 def look_up(key: str, of: Mapping[str, Mapping[str, Number]]) -> Number:

@@ -258,7 +258,7 @@ def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
-    rows = list(theory.survey(100, 5, np.linspace(0, 0.9, 10), seed=7))
+    rows = list(theory.survey(100, 5, np.linspace(0, 0.9, 10)))
     assert len(rows) == 100
     for row in rows:
         assert row["failures"] == 0 and row["oracle"] <= 1e-12

@@ -174,7 +174,7 @@ def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
         outcome = rng.choice([0, 1, -1], p=[first, second, 1 - first - second])
         observed.features.append(merged.features[:2].copy())
         observed.outcomes.append(int(outcome))
-    fitted = truth.fitted(observed, "drawn", penalty=1e-3).weights
+    fitted = truth.fitted(observed, "drawn").weights
     assert fitted[FEATURES.index("match 1")] == pytest.approx(0.5, abs=0.12)
     assert fitted[FEATURES.index("log share")] == pytest.approx(0.8, abs=0.12)
 

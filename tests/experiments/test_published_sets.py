@@ -140,9 +140,9 @@ ANSWERED = {"question_id": 81, "category": "math", "choices": [ANSWER]}
 RUN = replies.MT_BENCH_RUNS["REST"].place
 REPORT = f"oasst_sampling/{replies.OASST_REPORTS['llama2-70b']}.json"
 READERS = {
-    "answers": lambda root: replies.mt_bench_replies(root),
-    "alpaca_eval": lambda root: replies.alpaca_eval_replies("gpt5", root),
-    "oasst": lambda root: replies.oasst_replies("llama2-70b", root=root),
+    "answers": replies.mt_bench_replies,
+    "alpaca_eval": partial(replies.alpaca_eval_replies, "gpt5"),
+    "oasst": partial(replies.oasst_replies, "llama2-70b"),
 }
 HUMAN, GSM, MT, MB, QS = (f"{place}.jsonl" for place in ("humaneval/HumanEval", "gsm8k/test", "mt_bench/question", "mbpp/mbpp", "quotesum/dev"))  # fmt: skip
 OTHER, EDITS, XATU = "alpaca/alpaca_data.json", "codeeditorbench", "xatu/xatu_release.jsonl"
@@ -189,7 +189,8 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("what", "path", "content", "says"), BROKEN)
-def test_a_file_with_a_fault_is_refused_by_name(tmp_path, what, path, content, says):
+def test_a_file_with_a_fault_is_refused_by_name(tmp_path, monkeypatch, what, path, content, says):
+    monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
     name, file = what.partition("/")[0], tmp_path / path
     if name in ("xatu", "argrewrite", "codeeditorbench", "jfleg"):
         publish(tmp_path, name)
@@ -201,7 +202,7 @@ def test_a_file_with_a_fault_is_refused_by_name(tmp_path, what, path, content, s
     else:
         write(file, "\n" + jsonl(content) if isinstance(content, dict) else content)
     with pytest.raises(BadRecord) as error:
-        list(READERS.get(name, partial(load_task, what))(tmp_path))
+        list(READERS.get(name, partial(load_task, what))())
     assert says in str(error.value) and (str(tmp_path) in str(error.value) or "twice" in says)
     assert not isinstance(content, dict) or f"{file}, line 2" in str(error.value)
 
@@ -211,10 +212,11 @@ def test_lines_before_a_fault_are_given_and_marks_and_line_ends_are_read(tmp_pat
     assert load_task("humaneval", tmp_path, limit=1)[0].text == HUMANEVAL["prompt"]
 
 
-def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path):
+def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
     write(tmp_path / MT, jsonl(formats.ONE_TURN, TWO_TURNS))
     write(tmp_path / RUN, jsonl(ANSWERED, ANSWERED | {"question_id": 99}))
-    first, second = replies.mt_bench_replies(tmp_path)
+    first, second = replies.mt_bench_replies()
     read = (first.id, first.text, first.tokens, first.steps, first.seconds)
     assert read == ("81-0", "yes", 3, 2, 0.5)
     assert (second.text, second.tokens, second.steps, second.questions) == ("", 1, 1, ("What?", "And now?"))
@@ -223,20 +225,21 @@ def test_recorded_outputs_are_read_turn_by_turn_and_by_way_of_decoding(tmp_path)
     silent = {"prompt": "Hush.", "results": [results[1] | {"outputs": [" "]}]}
     write(tmp_path / REPORT, json.dumps({"prompts": [{"prompt": "Say a.", "results": results}, silent]}))
     for way, texts in {"greedy": ["a"], "nucleus9": ["b"], "all": ["b", "c", "a"]}.items():
-        assert [reply.text for reply in replies.oasst_replies("llama2-70b", way, tmp_path)] == texts
+        assert [reply.text for reply in replies.oasst_replies("llama2-70b", way)] == texts
     row = {"task_id": "HumanEval/0", "all_code": "Do it.\n\n### Response: Here.", "completion": "pass"}
     packed = formats.zipped("T0.0_N1_reproduce.results.59.8.jsonl", json.dumps(row))  # not the name of the archive
     write(tmp_path / f"{replies.WIZARDCODER.place}.zip", packed)
-    (reply,) = replies.wizardcoder_replies(tmp_path)
+    (reply,) = replies.wizardcoder_replies()
     assert (reply.id, reply.prompt, reply.text) == ("HumanEval/0", "Do it.\n\n", "pass")
 
 
-def test_recorded_outputs_that_are_not_there_are_named(tmp_path):
+def test_recorded_outputs_that_are_not_there_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
     for name, place in (("answers", MT), ("alpaca_eval", "alpaca_eval/gpt5/model_outputs.json"), ("oasst", REPORT)):
         with pytest.raises(MissingData, match=re.escape(place)):
-            READERS[name](tmp_path)
+            READERS[name]()
     with pytest.raises(ValueError, match="'web'"):
-        next(replies.chat_texts("web", tmp_path))
+        next(replies.chat_texts("web"))
 
 
 # The real data sets, where they are: counts, ids, prompts and references.

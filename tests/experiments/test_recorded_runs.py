@@ -206,9 +206,10 @@ def test_forward_times_are_medians_of_the_repeats(recorded):
 
 def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recorded, monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     drafters = {"plain": None, "PLD": PromptLookup(), "cold": TokenRecycling(), "warm": TokenRecycling()}
     state = {"warm": "warm"}
-    runs = recorded_runs.run_each_again(model, recorded, drafters, state, 2)
+    runs = recorded_runs.run_each_again(model, recorded, drafters, state)
     assert list(runs) == list(drafters)
     for name, drafter in drafters.items():
         expected = recorded_runs.run_again(model, recorded, drafter, state=state.get(name, "cold"))

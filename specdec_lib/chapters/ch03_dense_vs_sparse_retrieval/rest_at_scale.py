@@ -155,7 +155,7 @@ def cases(packages: Sequence[Path] = ()) -> list[Case]:
     code = cache(partial(package_files, packages)) if packages else stores.package_texts
     for name, decoding, replies in (
         ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
-        ("CodeGen-16B, HumanEval", "sampled", codegen_replies(samples=1)),
+        ("CodeGen-16B, HumanEval", "sampled", codegen_replies()),
     ):
         found.append(Case(name, "code", decoding, replies, {"code": code}))
     # Greedy ones first: what the papers report is there soonest.

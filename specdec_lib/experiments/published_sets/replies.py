@@ -1,12 +1,11 @@
 """Recorded outputs of large models, to replay drafters on, and text for the datastores that they draft from.
 
-A file that is not there raises MissingData and one that does not hold what its format says BadRecord, as
-:func:`specdec_lib.experiments.tasks.load_task` does; ``root`` is the folder of the data sets.
+They lie in the folder of the data sets. A file that is not there raises MissingData and one that breaks its format BadRecord,
+as in :func:`specdec_lib.experiments.tasks.load_task`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ from specdec_lib.decoding.checks import one_of
 from specdec_lib.experiments.published_sets import ALPACA, CODEALPACA, GSM8K, MT_BENCH
 from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, read_jsonl, read_records
 
-Folder = str | os.PathLike[str] | None
 _ANSWERS = "FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
 MT_BENCH_RUNS = {
     run: DataFile("mt_bench/model_answer", _ANSWERS.format(name), "Apache-2.0")
@@ -85,13 +83,13 @@ def _vicuna(turns: Sequence[tuple[str, str]], question: str) -> str:
     return f"{said}USER: {question} ASSISTANT:"
 
 
-def mt_bench_replies(root: Folder = None, run: str = "REST") -> list[Reply]:
+def mt_bench_replies(run: str = "REST") -> list[Reply]:
     """Return the answers of Vicuna-7B v1.5 to MT-Bench, greedy, from the result files of REST's authors.
 
     One a turn, with tokens and forward passes of the authors' run: ``run="REST"``, or ``"plain"`` for the baseline.
     """
     one_of("run", run, MT_BENCH_RUNS)
-    folder = Root("mt-bench replies", root)
+    folder = Root("mt-bench replies")
     questions = {_question(row): row.texts("turns") for row in read_jsonl(folder.find(MT_BENCH))}
     replies: list[Reply] = []
     for record in read_jsonl(folder.find(MT_BENCH_RUNS[run])):
@@ -123,38 +121,38 @@ def _first_choice(record: Record) -> Record:
     return Record(choices[0], f"{record.where}, first of the choices")
 
 
-def alpaca_eval_replies(model: str, root: Folder = None) -> list[Reply]:
+def alpaca_eval_replies(model: str) -> list[Reply]:
     """Return the outputs of one of 16 models, by the folder's name, to the 805 instructions of AlpacaEval."""
     origin = f"tatsu-lab/alpaca_eval/results/{model}/model_outputs.json"
     file = DataFile(f"alpaca_eval/{model}", origin, "CC BY-NC 4.0, and that of the model")
     replies = []
-    for row in read_records(Root("alpaca_eval replies", root).find(file)):
+    for row in read_records(Root("alpaca_eval replies").find(file)):
         asked, text = row.text("instruction"), row.text("output", True)
         replies.append(Reply(asked, model, _vicuna([], asked), text, (asked,)))
     return replies
 
 
-def codegen_replies(root: Folder = None, samples: int = 1) -> list[Reply]:
-    """Return the first ``samples`` of 100 completions of each HumanEval prompt by CodeGen-16B (T 0.8, top-p 0.95)."""
-    records = read_jsonl(Root("codegen replies", root).find(CODEGEN))
+def codegen_replies() -> list[Reply]:
+    """Return the first of 100 completions of each HumanEval prompt by CodeGen-16B (T 0.8, top-p 0.95)."""
+    records = read_jsonl(Root("codegen replies").find(CODEGEN))
     return [
-        Reply(f"{task}-{i}", "codegen-16b", record.text("prompt"), text)
+        Reply(f"{task}-0", "codegen-16b", record.text("prompt"), text)
         for task, record in enumerate(records)
-        for i, text in enumerate(record.texts("samples")[:samples])
+        for text in record.texts("samples")[:1]
         if text
     ]
 
 
-def wizardcoder_replies(root: Folder = None) -> list[Reply]:
+def wizardcoder_replies() -> list[Reply]:
     """Return the code that WizardCoder-15B wrote greedily to each HumanEval problem, without what it says around it."""
-    records = read_jsonl(Root("wizardcoder replies", root).find(WIZARDCODER), "T0.0_N1_reproduce.results.59.8.jsonl")
+    records = read_jsonl(Root("wizardcoder replies").find(WIZARDCODER), "T0.0_N1_reproduce.results.59.8.jsonl")
     return [
         Reply(r.text("task_id"), "wizardcoder-15b", r.text("all_code").split("### Response:")[0], r.text("completion"))
         for r in records
     ]
 
 
-def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[Reply]:
+def oasst_replies(model: str, way: str = "greedy") -> list[Reply]:
     """Return what a model of :data:`OASST_REPORTS` wrote to the 100 or 250 prompts of OpenAssistant's sampling reports.
 
     ``way="greedy"``: its one greedy output to each. ``way="nucleus9"``: the first at temperature 0.8, top-p 0.9;
@@ -166,7 +164,7 @@ def oasst_replies(model: str, way: str = "greedy", root: Folder = None) -> list[
     origin = f"Open-Assistant/oasst-model-eval/sampling_reports/{report}.json"
     file = DataFile(f"oasst_sampling/{report.split('/')[0]}", origin, "Apache-2.0")
     replies = []
-    for number, record in enumerate(read_records(Root("oasst replies", root).find(file), "prompts")):
+    for number, record in enumerate(read_records(Root("oasst replies").find(file), "prompts")):
         asked = record.text("prompt")
         for result in record.typed("results", list, "a list of results"):
             of = Record(result, record.where)
@@ -189,10 +187,10 @@ def arena_hard_replies() -> list[Reply]:
     return replies
 
 
-def chat_texts(name: str, root: Folder = None) -> Iterator[Reply]:
+def chat_texts(name: str) -> Iterator[Reply]:
     """Yield the conversations of one of ``CHAT_SETS``, in Vicuna's template."""
     one_of("name", name, CHAT_SETS)
     file, question, answer = CHAT_SETS[name]
-    for record in read_records(Root(f"{name} texts", root).find(file)):
+    for record in read_records(Root(f"{name} texts").find(file)):
         asked = record.text(question, True)
         yield Reply(name, name, _vicuna([], asked), record.text(answer, True), (asked,))

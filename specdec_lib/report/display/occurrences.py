@@ -45,15 +45,15 @@ def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **
         ax.add_patch(Rectangle((min(columns) - 0.5, row - 0.48), width, 0.96, **look))
 
 
-def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str], coming: int = 12) -> Figure:
-    """Draw prompt and output, with ``coming`` tokens of what the target wrote next, and where two named methods copied from.
+def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str]) -> Figure:
+    """Draw prompt and output, with the 12 tokens that the target wrote next, and where two named methods copied from.
 
     Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token before each. Grey: the output that followed.
     """
     from matplotlib.patches import Patch
 
     trace = choice.recording.trace
-    tokens = [*trace.prompt, *trace.tokens][: choice.position + 1 + coming]
+    tokens = [*trace.prompt, *trace.tokens][: choice.position + 13]
     lines, cells = layout([tokenizer.decode([token]) for token in tokens])
     figure, ax = plots.new(8.2, 0.9 + 0.22 * len(lines))
     ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))

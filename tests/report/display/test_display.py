@@ -125,7 +125,7 @@ def test_what_is_saved_is_read_back(run):
     assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}
     assert found["name"].words == "160m, a shape" and f"{found['nan']:.2f}" == f"{found['none']}" == numbers.MISSING
     assert found["seconds"].timed and not found["count"].timed
-    assert numbers.tables(run)["04"] == found
+    assert numbers.read(numbers.table_files(run)["04"]) == found
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_the_cells_hold_the_characters_of_their_piece(pieces, width):
 def test_the_legend_says_what_was_accepted_and_the_text_is_drawn():
     recording = made_up(list(b"abc\nade\n"), list(b"adef"))
     choice = Choice(recording, 8, (1, 5), (list(b"bc"), list(b"de")), (0, 2))
-    figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"), coming=3)
+    figure = occurrences.picture(choice, Letters(), ("PLD", "PLD+ (h)"))
     told = "{}: {} of 2 drafted tokens accepted".format
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [told("PLD", 0), told("PLD+ (h)", 2), "last token written"]
