@@ -20,18 +20,19 @@ class Dresd(Drafter):
 
     Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of a
     datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
-    3.1), and the first ``drafts`` of them drafted: for each the ``length`` tokens after x_t, fewer at the end of its document.
-    Each draft is another one, which the released code does not ask for. Common prefixes are merged into one tree; in the paper's
-    dense batch (section 3.6) each is a branch of its own, which accepts the same tokens and verifies more.
+    3.1). The first ``drafts`` different ones are drafted: the ``length`` tokens after x_t, fewer at the end of a document.
 
     Parameters
     ----------
     index : DenseIndex, ShardedDenseIndex or path
         A dense index of the target's own states, or what has a dense index's ``store``, ``width``, ``path`` and ``search``.
-    drafts, length : int
-        Drafts kept (B; mostly 10 in the paper), and tokens of each (N) without x_t. The released code counts x_t: 20 drafts 19.
-    neighbours : int
-        Neighbours looked up; the released code takes 50, the paper names no number.
+    drafts, length, neighbours : int
+        Drafts kept (B; mostly 10 in the paper), tokens of each (N) without x_t, and neighbours looked up.
+
+    Notes
+    -----
+    The paper names no number of neighbours. The released code takes 50, counts x_t in N (its 20 is 19 here) and keeps equal drafts.
+    We merge common prefixes; in the paper's dense batch (section 3.6) each draft is a branch, which verifies more for the same.
     """
 
     capture = Capture(layers=(LAST,))

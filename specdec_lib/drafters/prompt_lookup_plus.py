@@ -3,10 +3,6 @@
 Let x_t be the last emitted token; its own states are not computed yet. Candidates are the positions j < t with x_j = x_t.
 Variant (h) takes the one whose preceding hidden state is nearest to the current one, argmax cos(H_{j-1}, H_{t-1}); variant (a)
 the one that chosen heads attended to when x_t was chosen, argmax max over heads of A_{t-1, j}. The draft is what followed it.
-
-Where the paper leaves a choice open: both variants read the position before the last token (its figure 1 and its section 4.2
-differ by one), the column of equation 2 is the occurrence j itself, tokens of the output count as earlier occurrences unless
-told otherwise, and among equals the first occurrence is taken.
 """
 
 from __future__ import annotations
@@ -105,6 +101,11 @@ class PromptLookupHidden(_RankedLookup):
         states of the sequence, as the formula reads; all candidates are then equally near and the first one is taken.
     generated : bool
         Whether occurrences in the output count as well as those in the prompt.
+
+    Notes
+    -----
+    Both variants read the position before the last token; the paper's figure 1 and its section 4.2 differ by one. The column of
+    equation 2, which the paper leaves out, is the occurrence j itself. The first occurrence wins among equals.
     """
 
     def __init__(

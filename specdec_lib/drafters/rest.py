@@ -34,25 +34,21 @@ def _draft(store, question, most, room):
 class Rest(Drafter):
     """Draft the best nodes of the trie of continuations of the longest matching suffix.
 
-    The longest suffix of the context with ``min_ngram`` to ``max_ngram`` tokens that the store continues is looked up; at most
-    ``max_matches`` of its occurrences are taken; their continuations of at most ``length`` tokens, cut at the end of their
-    document, form a trie whose nodes weigh as many continuations as pass through them; ``choices`` nodes are drafted (REST,
-    Algorithms 1 and 2). Without a match the draft is empty.
+    The longest suffix of ``min_ngram`` to ``max_ngram`` tokens that the store continues is looked up; at most ``max_matches`` of
+    its occurrences are taken. Their continuations of at most ``length`` tokens, cut at the end of their document, form a trie. A
+    node weighs as many of them as pass through it; ``choices`` nodes are drafted (REST, Algorithms 1 and 2), none without a match.
 
     Parameters
     ----------
     store : SuffixIndex, ShardedSuffixIndex, TokenStore or path
         A datastore with a suffix array; one of many shards drafts as one store of all their documents, random draws excepted.
-    max_ngram, min_ngram : int
-        Longest and shortest suffix looked up. The paper has no lower bound; the released code stops at 2.
-    max_matches : int
-        Occurrences taken (k; 5000 in the released code, for each of its chunks; not in the paper).
+    max_ngram, min_ngram, max_matches : int
+        Longest and shortest suffix looked up, and most occurrences taken (k).
     length, choices : int
         Depth of the trie (m) and nodes drafted (c).
     subsample : {"lexicographic", "uniform"}
-        Which of more than ``max_matches`` occurrences are taken. ``"lexicographic"``, the released code: those whose
-        continuations come first in order of token ids, a biased choice. ``"uniform"``: each is equally likely, one from each of
-        ``max_matches`` equal parts of the range.
+        Which of more than ``max_matches`` occurrences are taken. ``"lexicographic"``: the first by the token ids that follow, a
+        biased choice. ``"uniform"``: each is equally likely, one from each of ``max_matches`` equal parts of the range.
     selection : {"exact", "released", "random"}
         ``"exact"``: the nodes of largest weight (ties: less depth, then smaller token ids), which form a tree. ``"released"``:
         what the released code keeps of them (:func:`released_selection`). ``"random"``: the baseline of the paper's table 3,
@@ -62,6 +58,10 @@ class Rest(Drafter):
     rows : int, optional
         With the released selection, draft only this many of the paths it keeps, in arbitrary order: REST as DReSD's released
         code runs it, with ``max_ngram=64, min_ngram=3, rows=10``.
+
+    Notes
+    -----
+    The paper names no shortest suffix and no number of occurrences. The released code takes 2, and the first 5000 in each chunk.
     """
 
     def __init__(
