@@ -155,8 +155,6 @@ def test_passes_of_a_few_layers_give_those_of_all(monkeypatch):
 
 
 def test_real_passes_of_a_random_model_are_timed_and_the_output_layer_by_the_clock_of_the_device(monkeypatch):
-    with pytest.raises(ValueError, match="shape is '9t'; expected one of 68m"):
-        speeds.pass_ms("9t", torch.float32, CPU, 8, 1)
     monkeypatch.setitem(speeds.SHAPES, "tiny", TINY)
     found = speeds.pass_ms("tiny", torch.float32, CPU, 8, 2, (1, 4))
     assert list(found) == [1, 4] and all(ms > 0 for ms in found.values())

@@ -196,17 +196,15 @@ def test_what_cannot_be_indexed_is_refused_and_leaves_nothing(store, options, st
 def test_what_an_index_cannot_search_or_is_not_of_is_refused_and_a_missing_faiss_named(store, tmp_path, monkeypatch):
     index = build(store)
     other = datastores.build_tokens(tmp_path / "other", [[1, 2, 3]], 40, progress=False)
-    for state, k, words in (
-        (np.full(WIDTH, np.nan), 3, "row 0 of the states has nan"),
-        (np.zeros(7), 3, r"shape \(1, 7\); expected rows of width 12"),
-        (np.zeros(WIDTH), 0, "k is 0; expected a whole number, 1 or more"),
+    for call, error, words in (
+        (lambda: index.search(np.full(WIDTH, np.nan, np.float32), 3), ValueError, "row 0 of the states has nan"),
+        (lambda: index.search(np.zeros(7), 3), ValueError, r"shape \(1, 7\); expected rows of width 12"),
+        (lambda: index.search(np.zeros(WIDTH), 0), ValueError, "k is 0; expected a whole number, 1 or more"),
+        (lambda: DenseIndex.open(index.path, other), StoreError, "belongs to other tokens"),
+        (lambda: DenseIndex.open(other.path), StoreError, "has no dense index"),
     ):
-        with pytest.raises(ValueError, match=words):
-            index.search(state.astype(np.float32), k)
-    with pytest.raises(StoreError, match="belongs to other tokens"):
-        DenseIndex.open(index.path, other)
-    with pytest.raises(StoreError, match="has no dense index"):
-        DenseIndex.open(other.path)
+        with pytest.raises(error, match=words):
+            call()
     # Where nothing varies every key is the same, which is no error.
     build(store, ArrayStates(source(store).positions[:9], np.ones((9, WIDTH), np.float32)), dims=2)
     monkeypatch.setitem(sys.modules, "faiss", None)

@@ -28,22 +28,18 @@ def test_a_runtime_serves_one_generation_after_another_and_one_at_a_time(llama):
 
 
 def test_a_runtime_or_a_sequence_that_cannot_be_is_refused_before_any_work(llama, library):
-    for arguments, says in (
-        ({"capacity": 0}, "capacity is 0"),
-        ({"mode": "fast"}, "mode is 'fast'"),
-        ({"mode": "graph"}, "CUDA graphs need a GPU"),
-        ({"widths": (4, 2)}, "ascending"),
-        ({"widths": ()}, "ascending"),
+    runtime, other = Runtime(llama, capacity=20), library["qwen3"]
+    for call, says in (
+        (lambda: Runtime(llama, 0), "capacity is 0"),
+        (lambda: Runtime(llama, 20, mode="fast"), "mode is 'fast'"),
+        (lambda: Runtime(llama, 20, mode="graph"), "CUDA graphs need a GPU"),
+        (lambda: Runtime(llama, 20, widths=(4, 2)), "ascending"),
+        (lambda: Runtime(llama, 20, widths=()), "ascending"),
+        (lambda: generate(llama, prompt(1, 9), max_new_tokens=20, runtime=runtime), "29 .* the runtime holds 20"),
+        (lambda: generate(other, prompt(1, 9), max_new_tokens=2, runtime=runtime), "another model"),
     ):
         with pytest.raises(ValueError, match=says):
-            Runtime(llama, **{"capacity": 20} | arguments)
-    runtime = Runtime(llama, capacity=20)
-    for model, count, says in (
-        (llama, 20, "29 tokens may be needed, the runtime holds 20"),
-        (library["qwen3"], 2, "another model"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            generate(model, prompt(1, 9), max_new_tokens=count, runtime=runtime)
+            call()
     assert not runtime.passes
     assert generate(llama, prompt(1, 9), max_new_tokens=11, runtime=runtime).tokens
 

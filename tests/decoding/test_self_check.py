@@ -122,6 +122,7 @@ XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
         # Some releases of transformers run such a model under SDPA without the cap.
         (lambda: using("gemma2", "sdpa"), "caps its attention scores"),
         (damaged, "its weight model.layers.1.mlp.up_proj.weight holds NaN"),
+        (lambda: build("llama").to("meta"), "LlamaForCausalLM has no weights.* 'meta'"),
     ],
 )
 def test_a_model_that_cannot_be_served_is_refused_with_its_reason(make, says):

@@ -101,6 +101,7 @@ REFUSED = [
     (lambda p: Rest(p.store, rows=10), "rows is 10 with selection 'exact'"),
     (lambda p: Rest(p.store, min_ngram=5, max_ngram=4), "min_ngram is 5, max_ngram 4"),
     (lambda p: Rest(p.store, seed=2**63), "seed is 9223372036854775808; expected a whole number below 2**63"),
+    (lambda p: Dresd("none"), StoreError("has no dense index")),
     (lambda p: SpecDecPP(p.model, p.head, 0.7, 5, 4), "min_tokens is 5, max_tokens 4; expected min_tokens <="),
     (lambda p: SpecDecPP(p.model, p.head, 1.0), "threshold is 1.0; expected a probability strictly between"),
     (lambda p: SpecDecPP(perturbed(p.model), p.head), "was trained for the draft model with fingerprint"),
@@ -139,6 +140,13 @@ REFUSED = [
     (lambda p: PassPrices({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number, 1 or more"),
     (lambda p: PassPrices({1: 1.0, 2: math.nan}), "the price of 2 tokens is nan"),
     (lambda p: PassPrices({1: 1.0}, drafting={"PLD": -1}), "drafting of 'PLD' is -1"),
+    *(
+        (
+            lambda p, make=make: propose(make(p), [1, 2], 9),
+            f"has {VOCABULARY} token ids, the model 9: they do not share",
+        )
+        for make in (lambda p: Rest(p.store), lambda p: SuffixDecoding(p.store), lambda p: Dresd(p.index))
+    ),
 ]
 
 
@@ -148,9 +156,3 @@ def test_what_cannot_work_is_refused_by_name(parts, number):
     error = ValueError(words) if isinstance(words, str) else words
     with pytest.raises(type(error), match=re.escape(str(error))):
         make(parts)
-
-
-@pytest.mark.parametrize("make", [lambda p: Rest(p.store), lambda p: SuffixDecoding(p.store), lambda p: Dresd(p.index)])
-def test_stores_of_other_tokenizers_are_refused(parts, make):
-    with pytest.raises(ValueError, match=f"has {VOCABULARY} token ids, the model 9: they do not share"):
-        propose(make(parts), [1, 2], 9)

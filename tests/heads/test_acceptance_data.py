@@ -127,10 +127,9 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
 def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
     make = partial(generate_data, prompts=PROMPTS[:1], folder=tmp_path, progress=False)
     make(*pair, max_new_tokens=2)
-    with pytest.raises(ValueError, match="holds answers with another max_new_tokens; name an empty folder"):
-        make(*pair, max_new_tokens=3)
-    with pytest.raises(ValueError, match="holds answers with another draft; name an empty folder"):
-        make(pair[0], pair[0], max_new_tokens=2)
+    for models, tokens, other in ((pair, 3, "max_new_tokens"), ((pair[0], pair[0]), 2, "draft")):
+        with pytest.raises(ValueError, match=f"holds answers with another {other}; name an empty folder"):
+            make(*models, max_new_tokens=tokens)
     (tmp_path / "shard-00000.safetensors").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="shard-00000.safetensors is no shard"):
         make(*pair, max_new_tokens=2)
