@@ -288,8 +288,8 @@ def own_step_price() -> float:
 def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
     """Rows of chat with tokens of Llama's tokenizer: the characters emitted over those of a token in the authors' answers.
 
-    This is what a pass saves at least. Drafts accepted in our tokens are cut off in the middle of Llama's, and the token
-    that the target adds to every pass is longer in Llama's than in ours.
+    SmolLM2's tokens are a little longer than Llama's, so the token that the target adds to every pass counts as a little more
+    than one.
     """
     return rows.assign(tokens=rows.characters / authors["characters_per_token"][0])
 
