@@ -133,8 +133,16 @@ def _legend(figure: Figure) -> None:
         legend.remove()
 
 
-def _no_data(ax: Axes) -> None:
-    ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color="#666666")
+def _no_data(ax: Axes, words: str = "no data") -> None:
+    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color="#666666")
+
+
+def nothing(words: str) -> Figure:
+    """A figure that says why nothing is drawn in it."""
+    figure, ax = new(5, 0.5)
+    ax.set_axis_off()
+    _no_data(ax, words)
+    return figure
 
 
 def points(values: Sequence[float | Interval]) -> list[float]:

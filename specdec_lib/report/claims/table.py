@@ -30,7 +30,9 @@ def sizes(claim: Claim, tables: Tables) -> list[str]:
         if key in rows:
             row = rows[key]
             lines.append(
-                f"{row['value']} {row['unit']}".strip() + f": {row['method']}, {row['quantity']}, {row['setting']}"
+                f"{row['value']} {row['unit']}".strip()
+                + ": "
+                + ", ".join(filter(None, (row["method"], row["quantity"], row["setting"])))
             )
             continue
         low, high = published_range(expression, rows)

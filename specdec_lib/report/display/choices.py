@@ -54,8 +54,8 @@ def _row(name: str) -> str:
     method, known = METHODS[name], SWITCHED_ON.get(name, {})
     places = [
         f"<dt>{program}</dt><dd>{f'<code>{html.escape(known[program])}</code>' if program in known else 'not available'}</dd>"
-        for program in PROGRAMS
-    ]
+        for program in (PROGRAMS if known else ())
+    ] or ["<dt>other programs</dt><dd>not available</dd>"]
     return (
         f'<details class="{method.needs}"><summary><b>{name}</b> {html.escape(method.about)}</summary><dl>'
         f'{"".join(places)}<dt>this library</dt><dd><a href="methods/{method.page}.html">how to use it</a></dd></dl></details>'

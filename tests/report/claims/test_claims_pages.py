@@ -26,7 +26,8 @@ def frame_of(verdicts):
 
 def shown(folder, page, monkeypatch, judged):
     """The text of a page of MyST, and the warnings."""
-    extensions = ["myst_nb", "specdec_lib.report.build.directives"]  # as in every test of a process: Sphinx keeps who reads .md
+    # As in the other tests of this process: Sphinx keeps who reads .md.
+    extensions = ["myst_nb", "specdec_lib.report.build.directives"]
     settings = f"extensions = {extensions}\nmyst_enable_extensions = ['colon_fence']\n"
     monkeypatch.setattr(directives, "judged", lambda: judged)
     html, warnings = build(folder, settings, lambda source: (source / "index.md").write_text(page, encoding="utf-8"))
