@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, generate, load_model, methods, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.rest_at_scale import chat_replies, mixed_texts
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import chat_replies, mixed_texts
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import end_tokens

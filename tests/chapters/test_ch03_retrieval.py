@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import dense_at_scale, measures, rest_at_scale
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.rest_at_scale import Case
+from specdec_lib.chapters import ch03_dense_vs_sparse_retrieval as retrieval
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.replay import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
@@ -33,7 +33,7 @@ def recordings():
 
 
 def outputs(length=10):
-    return measures.outputs(recordings(), {"PLD": PromptLookup(num_tokens=length)})
+    return retrieval.outputs(recordings(), {"PLD": PromptLookup(num_tokens=length)})
 
 
 def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
@@ -47,31 +47,31 @@ def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
 def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path):
     """What is written counts passes at a few widths; every price that is linear between them is exact."""
     widths = np.random.default_rng(1).integers(1, 257, 200)
-    curve = measures.curve_at(price)
+    curve = retrieval.curve_at(price)
     brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
     rows = pd.DataFrame({"prompt": ["a"], "tokens": [7], "drafted": [3], "widths": [np.bincount(widths)]})
-    measures.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
-    (back, about) = measures.committed("some", tmp_path)
+    retrieval.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
+    (back, about) = retrieval.committed("some", tmp_path)
     assert about["what"] == "a test" and "draft_s" not in back and back.tokens.tolist() == [7]
     for frame in (rows, back):
         assert priced(frame, curve).price[0] == pytest.approx(brute, abs=0.1)
     assert back.widths[0].sum() == pytest.approx(len(widths), abs=0.05)
-    assert measures.speed(rows, price).value == pytest.approx(7 / brute)
+    assert retrieval.speed(rows, price).value == pytest.approx(7 / brute)
 
 
 def test_counts_of_replays_are_those_of_the_metrics():
     of, frame = pooled([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
-    assert measures.rate(frame, PER_PASS).value == pytest.approx(of["tokens_per_forward"])
-    assert measures.rate(frame, measures.LENGTH).value == pytest.approx(of["mean_accepted_drafts"])
-    assert measures.rate(frame, ACCEPTANCE).value == pytest.approx(of["acceptance_rate"])
+    assert retrieval.rate(frame, PER_PASS).value == pytest.approx(of["tokens_per_forward"])
+    assert retrieval.rate(frame, retrieval.LENGTH).value == pytest.approx(of["mean_accepted_drafts"])
+    assert retrieval.rate(frame, ACCEPTANCE).value == pytest.approx(of["acceptance_rate"])
     expected = frame.tokens.sum() / (frame.passes + frame.drafted).sum()
-    assert measures.speed(frame, {1: 1.0, 256: 256.0}).value == pytest.approx(expected)
+    assert retrieval.speed(frame, {1: 1.0, 256: 256.0}).value == pytest.approx(expected)
 
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
     monkeypatch.setattr("specdec_lib.experiments.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
-    rows = measures.outputs(recordings(), drafters)
+    rows = retrieval.outputs(recordings(), drafters)
     for length in drafters:
         found, alone = rows[rows.method == length], outputs(length)
         assert found.prompt.tolist() == alone.prompt.tolist() == [f"code {i}" for i in range(6)]
@@ -81,38 +81,38 @@ def test_several_drafters_are_counted_as_each_alone(monkeypatch):
 
 def test_a_ratio_of_a_frame_to_itself_is_one_for_certain():
     frame = outputs()
-    assert measures.ratio(frame, frame) == (1.0, 1.0, 1.0)
+    assert retrieval.ratio(frame, frame) == (1.0, 1.0, 1.0)
     doubled = frame.assign(tokens=2 * frame.tokens)
-    assert measures.ratio(doubled, frame) == pytest.approx((2.0, 2.0, 2.0))
-    assert measures.geometric_mean([(doubled, frame), (frame, frame)]) == pytest.approx((2**0.5,) * 3)
+    assert retrieval.ratio(doubled, frame) == pytest.approx((2.0, 2.0, 2.0))
+    assert retrieval.geometric_mean([(doubled, frame), (frame, frame)]) == pytest.approx((2**0.5,) * 3)
 
 
 def test_settings_pair_the_same_store_size_way_and_group():
     axes = {"store": ("a", "b"), "stored": (1, 2), "way": ("x", "y"), "group": ("code",), "method": ("ours", "theirs")}
     rows = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
-    pairs = measures.settings(pd.DataFrame(rows), "ours", "theirs")
+    pairs = retrieval.settings(pd.DataFrame(rows), "ours", "theirs")
     assert len(pairs) == 8
     for ours, theirs in pairs:
         assert (ours.method.item(), theirs.method.item()) == ("ours", "theirs")
         assert ours.drop(columns="method").values.tolist() == theirs.drop(columns="method").values.tolist()
-    assert len(measures.settings(pd.DataFrame(rows), "ours", "theirs", ["store"])) == 2
+    assert len(retrieval.settings(pd.DataFrame(rows), "ours", "theirs", ["store"])) == 2
 
 
 def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
-    assert measures.at_size(frame, 1e9) == pytest.approx((2.75,) * 3)
-    assert measures.at_size(frame, 1e9, degree=2) == pytest.approx((2.75,) * 3)
-    assert measures.at_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
-    assert [step.value for step in measures.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
+    assert retrieval.at_size(frame, 1e9) == pytest.approx((2.75,) * 3)
+    assert retrieval.at_size(frame, 1e9, degree=2) == pytest.approx((2.75,) * 3)
+    assert retrieval.at_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
+    assert [step.value for step in retrieval.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
     with pytest.raises(ValueError, match="degree 2 through 2 sizes"):
-        measures.at_size(sized(1, 1, sizes=(1e3, 1e4)), 1e9, degree=2)
+        retrieval.at_size(sized(1, 1, sizes=(1e3, 1e4)), 1e9, degree=2)
 
 
 def test_the_fit_follows_the_prompts_that_a_sample_draws():
     rng = np.random.default_rng(3)
     frame = sized(0.5, 0.25, prompts=40)
     frame["tokens"] *= rng.normal(1, 0.1, 40)[frame.prompt.astype(int)]
-    interval = measures.at_size(frame, 1e9)
+    interval = retrieval.at_size(frame, 1e9)
     sizes = np.log10(np.unique(frame.stored))
     rates = frame.groupby("stored")[["tokens", "passes"]].sum()
     slope, level = np.polyfit(sizes, rates.tokens / rates.passes, 1)
@@ -121,20 +121,20 @@ def test_the_fit_follows_the_prompts_that_a_sample_draws():
 
 def test_rows_of_one_model_are_not_those_of_another(tmp_path, llama, monkeypatch):
     """A page that another target runs must not show the shipped rows as that target's."""
-    assert measures.committed("nothing", tmp_path) is None
+    assert retrieval.committed("nothing", tmp_path) is None
     rows = b"prompt,tokens,w1,w2,w4,w8,w16,w32,w64,w128,w256\na,1" + b",0" * 9
     (tmp_path / "some.csv.gz").write_bytes(gzip.compress(rows))
     (tmp_path / "some.json").write_text('{"target": "of another"}')
-    assert measures.committed("some", tmp_path, target=llama) is None
+    assert retrieval.committed("some", tmp_path, target=llama) is None
     (tmp_path / "some.json").write_text(json.dumps({"target": fingerprint(llama)}))
-    assert measures.committed("some", tmp_path, target=llama) is not None
-    assert measures.committed("some", tmp_path, target=llama, draft=llama) is None
-    monkeypatch.setattr(measures, "committed", lambda name, **models: ("kept", {}) if not models else None)
+    assert retrieval.committed("some", tmp_path, target=llama) is not None
+    assert retrieval.committed("some", tmp_path, target=llama, draft=llama) is None
+    monkeypatch.setattr(retrieval, "committed", lambda name, **models: ("kept", {}) if not models else None)
     written = []
-    monkeypatch.setattr(measures, "write", lambda *args, **models: written.append(args[:2]))
-    assert measures.study("some", lambda: ("made", {}), False) == ("kept", {})
-    assert measures.study("some", lambda: ("made", {}), False, target=llama) == ("made", {}) and not written
-    assert measures.study("some", lambda: ("made", {}), True) == ("made", {}) and written == [("some", "made")]
+    monkeypatch.setattr(retrieval, "write", lambda *args, **models: written.append(args[:2]))
+    assert retrieval.study("some", lambda: ("made", {}), False) == ("kept", {})
+    assert retrieval.study("some", lambda: ("made", {}), False, target=llama) == ("made", {}) and not written
+    assert retrieval.study("some", lambda: ("made", {}), True) == ("made", {}) and written == [("some", "made")]
 
 
 @pytest.mark.slow
@@ -146,21 +146,21 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
     prompts = book_prompts.load("report", ("code editing",), 2)
     recorded = {"greedy": recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))}
     methods = ("REST", "DReSD", "DReSD, no filter")
-    frame = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000), methods, methods, store="stdlib")
+    frame = retrieval.size_counts(model, index, recorded, (4_000, 8_000), methods, methods, store="stdlib")
     assert frame.stored.nunique() == 2 and set(frame.method) == set(methods) and set(frame.store) == {"stdlib"}
     part = stores.first_part(index, 4_000)
     alone = stores.dense_index(stores.dense_states(model, part), part)
-    for method, make in (("DReSD", Dresd), ("DReSD, no filter", dense_at_scale.UnfilteredDresd)):
+    for method, make in (("DReSD", Dresd), ("DReSD, no filter", retrieval.UnfilteredDresd)):
         of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
         assert rows.passes.sum() > 1
-        assert measures.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
+        assert retrieval.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
     assert stores.first_states(stores.dense_states(model, part), part).path.is_dir(), "the whole"
-    few = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000), methods, smaller=("REST",))
+    few = retrieval.size_counts(model, index, recorded, (4_000, 8_000), methods, smaller=("REST",))
     kept = set(zip(few.stored == part.store.count, few.method, strict=True))
     assert kept == {(True, "REST"), *((False, method) for method in methods)}
     # A store that ends before two of the sizes is measured once.
-    same = dense_at_scale.size_counts(model, index, recorded, (4_000, 8_000, 9_000), ("REST",), ("REST",))
+    same = retrieval.size_counts(model, index, recorded, (4_000, 8_000, 9_000), ("REST",), ("REST",))
     assert same.stored.nunique() == 2 and not same.duplicated(["stored", "way", "prompt"]).any()
     with pytest.raises(ValueError, match="expected a part of this store"):
         stores.first_states(stores.dense_states(model, part), index)
@@ -168,25 +168,25 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
 
 def design(rate):
     """Counts of eight cells whose tokens per pass are a function of the three alignments."""
-    cells = pd.DataFrame(itertools.product((False, True), repeat=3), columns=dense_at_scale.AXES).add_suffix("_aligned")
+    cells = pd.DataFrame(itertools.product((False, True), repeat=3), columns=retrieval.AXES).add_suffix("_aligned")
     counted = cells.assign(passes=100, tokens=[100 * rate(*cell) for cell in cells.values])
     return pd.concat([counted.assign(prompt=str(p)) for p in range(6)])
 
 
 def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_add_do_not_multiply():
     factors = {"prompt": 1.5, "response": 1.2, "sampling": 1.1}
-    effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.1 * 1.5**a * 1.2**b * 1.1**c))
+    effects = retrieval.alignment_effects(design(lambda a, b, c: 1.1 * 1.5**a * 1.2**b * 1.1**c))
     for axis, factor in factors.items():
         assert effects[axis] == pytest.approx((factor,) * 3)
         assert effects[f"without_{axis}"] == pytest.approx((1 / factor,) * 3)
     assert effects["product"] == pytest.approx((1.0,) * 3)
-    effects = dense_at_scale.alignment_effects(design(lambda a, b, c: 1.0 + 0.5 * a + 0.5 * b + 0.5 * c))
+    effects = retrieval.alignment_effects(design(lambda a, b, c: 1.0 + 0.5 * a + 0.5 * b + 0.5 * c))
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 
 
 def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(pocket, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(dense_at_scale, "ANSWER", 8)
+    monkeypatch.setattr(retrieval, "ANSWER", 8)
     (model, tokenizer), (other, _) = pocket, load_model("pocket-draft", "cpu", "float32")
     tasks = {"code": ("code editing",), "editing": ("short text editing",)}
     how = {"greedy": None, "nucleus": Sampling(0.7, top_p=0.95, seed=0)}
@@ -197,21 +197,21 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
 
     recorded = {way: {group: record(task, own) for group, task in tasks.items()} for way, own in how.items()}
     asked = {group: book_prompts.load("choose", task, 2) for group, task in tasks.items()}
-    rows = dense_at_scale.alignment_counts(model, other, tokenizer, recorded, asked, how)
-    axes = [f"{axis}_aligned" for axis in dense_at_scale.AXES]
+    rows = retrieval.alignment_counts(model, other, tokenizer, recorded, asked, how)
+    axes = [f"{axis}_aligned" for axis in retrieval.AXES]
     one = rows[rows.answers == 1].groupby(["group", "way", "method"])
-    assert len(one) == 2 * 2 * len(dense_at_scale.LEADING)
+    assert len(one) == 2 * 2 * len(retrieval.LEADING)
     assert all(len(part) == 8 and not part.duplicated(axes).any() for _, part in one)
-    several = rows[rows.answers == dense_at_scale.SEVERAL]
+    several = rows[rows.answers == retrieval.SEVERAL]
     assert several.response_aligned.all() and set(several.group[several.prompt_aligned]) == {"code"}
     with pytest.raises(ValueError, match="expected as many of each"):
-        dense_at_scale.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how)
+        retrieval.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how)
 
 
 def test_shipped_counts_that_need_a_model_are_of_the_book_s_model():
     """The page would otherwise count them again in every run; its parameter `recount` makes a file again."""
     names = [path.name.removesuffix(".csv.gz") for path in (paths.DATA / "results" / "cpu").glob("retrieval_*.csv.gz")]
-    shipped = {name: measures.committed(name) for name in names}
+    shipped = {name: retrieval.committed(name) for name in names}
     assert "retrieval_rest" in shipped and all(len(rows) for rows, _ in shipped.values())
     models = json.loads(paths.RECORDINGS.with_suffix(".json").read_text(encoding="utf-8"))["models"]
     assert {about.get("target") for _, about in shipped.values()} <= {None, *(model["weights"] for model in models)}
@@ -230,16 +230,16 @@ def case(monkeypatch, tmp_path):
 
 
 def test_rows_are_prompts_and_count_what_the_replays_do(case, tokenizer):
-    frame = rest_at_scale.case_counts(case, tokenizer, (300, 2000))
-    assert list(frame.groupby("stored").size()) == [3, 3] and set(frame.variant) == {rest_at_scale.PUBLISHED}
-    rows = measures.largest(rest_at_scale.select(frame, "someone"))
+    frame = retrieval.case_counts(case, tokenizer, (300, 2000))
+    assert list(frame.groupby("stored").size()) == [3, 3] and set(frame.variant) == {retrieval.PUBLISHED}
+    rows = retrieval.largest(retrieval.case_rows(frame, "someone"))
     index = stores.text_store("at-scale-chat", tokenizer, 2000, case.stores["chat"]())
     recorded = record_replies(case.replies, tokenizer)
     runs = replay_all(recorded, Rest(index))
     assert rows.passes.sum() == sum(len(run.steps) for run in runs)
     # After the prefill, whose token and forward are left out.
     characters = sum(len(tokenizer.decode(run.tokens[1:])) for run in runs)
-    assert measures.rate(rows, measures.CHARACTERS).value == pytest.approx(characters / rows.passes.sum())
+    assert retrieval.rate(rows, retrieval.CHARACTERS).value == pytest.approx(characters / rows.passes.sum())
     lengths = match_lengths(recorded, Rest(index))
     assert rows.matched_10.sum() == sum(n for length, n in lengths.items() if length >= 10)
     assert rows.matched.sum() == sum(n for length, n in lengths.items() if length >= 2)
@@ -252,36 +252,36 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, tok
         (tmp_path / "packages" / f"m{i}.py").write_text(f"{TEXT}{i}\n{TEXT}")
     monkeypatch.setattr(stores, "SHARD_TOKENS", 1000)
     packages = {"code": lambda: package_files(installed=[tmp_path / "packages"])}
-    code = dataclasses.replace(case, name=rest_at_scale.CODE, kind="code", stores=packages)
-    rows = rest_at_scale.case_counts(code, tokenizer, (300, 1000, 2000, 4000))
-    frame = rows[rows.variant == rest_at_scale.PUBLISHED]
+    code = dataclasses.replace(case, name=retrieval.CODE, kind="code", stores=packages)
+    rows = retrieval.case_counts(code, tokenizer, (300, 1000, 2000, 4000))
+    frame = rows[rows.variant == retrieval.PUBLISHED]
     sizes = frame.stored.unique()
     assert len(sizes) == 4 and list(sizes) == sorted(sizes)
     assert all(0.6 * asked < size <= asked for size, asked in zip(sizes, (300, 1000, 2000, 4000), strict=True))
     assert set(frame.store) == {"code"} and list(frame.groupby("stored").size()) == [3] * 4
-    variants = rows[rows.variant != rest_at_scale.PUBLISHED]
-    assert set(variants.stored) == {sizes[-1]} and set(variants.variant) == set(rest_at_scale.VARIANTS)
+    variants = rows[rows.variant != retrieval.PUBLISHED]
+    assert set(variants.stored) == {sizes[-1]} and set(variants.variant) == set(retrieval.VARIANTS)
 
 
 def test_the_largest_stores_of_equal_size_are_compared_at_the_price_and_sizes_that_the_paper_implies():
     ours, theirs = (pd.DataFrame({"stored": sizes}) for sizes in ([10, 100, 1000], [9.5, 98, 3000]))
-    first, second = rest_at_scale.equally_large(ours, theirs)
+    first, second = retrieval.equally_large(ours, theirs)
     assert (first.stored.item(), second.stored.item()) == (100, 98)
     with pytest.raises(ValueError, match="to a tenth"):
-        rest_at_scale.equally_large(ours, theirs * 1.5)
+        retrieval.equally_large(ours, theirs * 1.5)
     # Table 2: mean length, and milliseconds a token, of which plain decoding takes 27.89.
     table_2 = [(1.96, 15.28), (2.18, 13.98), (2.35, 13.24), (2.45, 12.99), (2.65, 11.82)]
-    found = rest_at_scale.own_step_price()
+    found = retrieval.own_step_price()
     assert found == pytest.approx(sum(length * ms for length, ms in table_2) / 5 / 27.89)
-    assert rest_at_scale.released_tokens(27) == 4.5e9
-    assert rest_at_scale.released_tokens(12, 4 / 3) == pytest.approx(12e9 / 6 * 4 / 3)
+    assert retrieval.released_tokens(27) == 4.5e9
+    assert retrieval.released_tokens(12, 4 / 3) == pytest.approx(12e9 / 6 * 4 / 3)
     rows = pd.DataFrame({"characters": [120], "tokens": [40]})
-    assert rest_at_scale.in_their_tokens(rows, {"characters_per_token": [4.0]}).tokens.tolist() == [30]
+    assert retrieval.in_their_tokens(rows, {"characters_per_token": [4.0]}).tokens.tolist() == [30]
 
 
 @pytest.mark.realdata
 def test_the_authors_files_say_what_table_1_prints():
-    found = rest_at_scale.authors_run()
+    found = retrieval.authors_run()
     assert found["speed_up"].low < 1.69 < found["speed_up"].high
     assert found["tokens"].value == pytest.approx(1.99, abs=0.005)
     assert found["speed_up"].value == pytest.approx(found["tokens"].value / found["step"].value)
@@ -294,23 +294,23 @@ def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of
         Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
         Reply("z", "c", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
     ]
-    texts = rest_at_scale.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
+    texts = retrieval.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
     assert list(texts) == ["Who wrote Faust? Goethe."]
     replies = [Reply(str(i), "m", f"Ask {i}?", "Yes.") for i in range(20)]
-    texts, reversed_texts = (rest_at_scale.mixed_texts(these, []) for these in (replies, replies[::-1]))
+    texts, reversed_texts = (retrieval.mixed_texts(these, []) for these in (replies, replies[::-1]))
     assert list(texts) == list(reversed_texts) != sorted(texts) and texts.key == reversed_texts.key
     assert sorted(texts) == sorted(f"{r.prompt} {r.text}" for r in replies)
 
 
 @pytest.mark.realdata
 def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
-    cases = rest_at_scale.cases()
-    asked = {rest_at_scale.plain(q) for case in cases for reply in case.replies for q in reply.questions}
+    cases = retrieval.recorded_cases()
+    asked = {retrieval.plain(q) for case in cases for reply in case.replies for q in reply.questions}
     assert len(cases) == 7 and len(cases[0].replies) > 100 and len(asked) > 300
     for store in {name: read for case in cases if case.kind == "chat" for name, read in case.stores.items()}.values():
         first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in store()]
-        assert not asked.intersection(map(rest_at_scale.plain, first))
+        assert not asked.intersection(map(retrieval.plain, first))
     # Arena-Hard's file of answers has no questions, so its own are compared with those that are replayed.
     rows = (paths.datasets_root() / "arena_hard" / "question.jsonl").read_text().splitlines()
-    questions = {rest_at_scale.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
+    questions = {retrieval.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
     assert len(questions) > 400 and arena_hard_replies() and not questions & asked

@@ -1,0 +1,590 @@
+"""Chapter 3: DReSD and REST with stores of the same text, measured by their rates as the stores grow.
+
+A frame has a row an output (:func:`specdec_lib.experiments.results.table`). The outputs of a prompt are drawn together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdec_lib import paths
+from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.sampling import Sampling
+from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.experiments import stores
+from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
+from specdec_lib.experiments.package_files import PackageFiles, package_files
+from specdec_lib.experiments.pass_costs import step_seconds
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.published_sets.replies import (
+    CHAT_SETS,
+    OASST_REPORTS,
+    Reply,
+    alpaca_eval_replies,
+    arena_hard_replies,
+    chat_texts,
+    codegen_replies,
+    mt_bench_replies,
+    oasst_replies,
+    wizardcoder_replies,
+)
+from specdec_lib.experiments.recorded_runs import Recording, replay_each
+from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
+from specdec_lib.experiments.retrieval import KeepsMatches, Remembered, record_replies, remembered
+from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate, ratio_of_rates
+
+# Rates, with one bootstrap over all prompts ----------------------------------------------------------------------
+
+#: Rates, as the columns whose sums they are the ratio of; tokens a pass, acceptance and speed are those of ``results``.
+LENGTH, DRAFTING = ("accepted", "drafts"), ("drafts", "passes")
+NODES, PER_NODE = ("drafted", "drafts"), ("accepted", "drafted")
+CHARACTERS = ("characters", "passes")
+#: What a setting is: a store of some size, how the outputs were decoded, and the kind of prompts.
+SETTING = ("stored", "store", "way", "group")
+
+
+def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> pd.DataFrame:
+    """The results table of drafters that are replayed on recordings, each prompt named by its task too."""
+    rows = table(recordings, replay_each(recordings, drafters))
+    return rows.assign(prompt=rows.task + " " + rows.prompt)
+
+
+def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
+    """A function of a rate of several frames, one bootstrap over all of their prompts.
+
+    A prompt that a frame lacks adds nothing to its sums, so frames of different prompts can be compared too.
+    """
+    sums = [frame.groupby("prompt")[list(value)].sum() for frame in frames]
+    names = sorted(set().union(*(each.index for each in sums)))
+    columns = [each.reindex(names, fill_value=0)[column].to_numpy() for each in sums for column in value]
+    found = interval_of_sums(lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, names)
+    # A method without any draft has no rate to divide by.
+    return found if math.isfinite(found.value) else Interval(math.nan, math.nan, math.nan)
+
+
+def rate(frame: pd.DataFrame, value: tuple[str, str] = PER_PASS) -> Interval:
+    """A ratio of sums over the outputs."""
+    return of_rates([frame], lambda only: only, value)
+
+
+def ratio(ours: pd.DataFrame, theirs: pd.DataFrame, value: tuple[str, str] = PER_PASS) -> Interval:
+    """The ratio of two frames' rates."""
+    return of_rates([ours, theirs], operator.truediv, value)
+
+
+def geometric_mean(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]], value: tuple[str, str] = PER_PASS) -> Interval:
+    """The geometric mean of the ratios of several pairs of frames."""
+
+    def of_ratios(*rates: Any) -> Any:
+        return np.exp(sum(np.log(a / b) for a, b in zip(rates[::2], rates[1::2], strict=True)) / len(pairs))
+
+    return of_rates([frame for pair in pairs for frame in pair], of_ratios, value)
+
+
+def settings(
+    frame: pd.DataFrame, ours: str, theirs: str, by: Sequence[str] = SETTING
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The rows of two methods, one pair for each value of the columns ``by``."""
+    first, second = (dict(list(frame[frame.method == method].groupby(list(by)))) for method in (ours, theirs))
+    return [(rows, second[setting]) for setting, rows in first.items()]
+
+
+def curve_at(price: Mapping[int, float]) -> dict[int, float]:
+    """A price curve at :data:`WIDTHS`; beyond its last width its last slope goes on."""
+    return {width: step_seconds(price, width) for width in WIDTHS}
+
+
+def speed(frame: pd.DataFrame, price: Mapping[int, float]) -> Interval:
+    """Speed-up over plain decoding at a price of the passes."""
+    return rate(priced(frame, curve_at(price)), SPEED)
+
+
+def speed_ratio(ours: pd.DataFrame, theirs: pd.DataFrame, price: Mapping[int, float]) -> Interval:
+    """The ratio of two frames' speeds at one price of the passes."""
+    return ratio(*(priced(frame, curve_at(price)) for frame in (ours, theirs)), SPEED)
+
+
+# Sizes of the store ----------------------------------------------------------------------------------------------
+
+
+def by_size(frame: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """The rows of each size of the store, the smallest first."""
+    return {int(size): rows for size, rows in frame.groupby("stored")}
+
+
+def largest(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the largest store."""
+    return frame[frame.stored == frame.stored.max()]
+
+
+def steps(frame: pd.DataFrame) -> list[Interval]:
+    """Ratio of tokens per pass with each size of the store to that with the next smaller one."""
+    parts = list(by_size(frame).values())
+    return [ratio(larger, smaller) for smaller, larger in zip(parts, parts[1:], strict=False)]
+
+
+def at_size(
+    frame: pd.DataFrame, size: float, degree: int = 1, then: Callable[[Any], Any] = lambda rate: rate
+) -> Interval:
+    """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
+
+    Every bootstrap sample is fitted again. The interval says nothing of whether the rate goes on along the curve: compare
+    ``degree`` 1 and 2 for that. ``then`` is applied to the rate, such as a division by the price of a pass.
+    """
+    parts = by_size(frame)
+    if len(parts) <= degree:
+        raise ValueError(f"a curve of degree {degree} through {len(parts)} sizes; expected more sizes")
+
+    def powers(tokens: float) -> np.ndarray:
+        return np.log10(tokens) ** np.arange(degree + 1)
+
+    weights = powers(size) @ np.linalg.pinv(np.stack([powers(stored) for stored in parts]))
+    return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
+
+
+def study(
+    name: str, count: Callable[[], tuple[pd.DataFrame, dict[str, Any]]], recount: bool, **models: PreTrainedModel
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The committed rows of these models; what ``count`` gives where there are none, or with ``recount``, which also
+    writes them in place of the committed ones."""
+    found = None if recount else committed(name, **models)
+    if found is None:
+        found = count()
+        if recount:
+            write(name, *found, paths.DATA / "results" / "cpu", **models)
+    return found
+
+
+# DReSD and REST on the same stores of growing size ---------------------------------------------------------------
+
+#: Neighbours that the released code looks up.
+NEIGHBOURS = 50
+#: Longest stored answer, in tokens.
+ANSWER = 64
+#: REST as the released code of DReSD runs it.
+AS_DRESD_RAN_IT: dict[str, Any] = {"max_ngram": 64, "min_ngram": 3, "selection": "released", "rows": 10}
+#: Versions of REST that DReSD is compared with.
+VERSIONS = ("REST", "REST, n from 1", "REST, as DReSD ran it")
+#: What is compared with stores of every size, where the other methods need only the largest.
+LEADING = ("REST", "REST, n from 1", "DReSD")
+
+
+class UnfilteredDresd(Dresd):
+    """DReSD without its filter (section 3.5): neighbours count whatever token follows them, and that token's own
+    successors are drafted."""
+
+    def _survivors(self, positions: np.ndarray, token: int) -> np.ndarray:
+        return positions[positions >= 0]
+
+
+#: What is compared, by name: what makes the drafter from the sparse and the dense index.
+METHODS: dict[str, Callable[[SuffixIndex, Any], Drafter]] = {
+    "REST": lambda sparse, dense: Rest(sparse),
+    "REST, n from 1": lambda sparse, dense: Rest(sparse, min_ngram=1),
+    "REST, as DReSD ran it": lambda sparse, dense: Rest(sparse, **AS_DRESD_RAN_IT),
+    "REST, 6 deep": lambda sparse, dense: Rest(sparse, length=6, choices=60),
+    "REST, n from 1, 6 deep": lambda sparse, dense: Rest(sparse, min_ngram=1, length=6, choices=60),
+    "REST, as DReSD ran it, 6 deep": lambda sparse, dense: Rest(sparse, length=6, **AS_DRESD_RAN_IT),
+    "DReSD": lambda sparse, dense: Dresd(dense, 10, 6, NEIGHBOURS),
+    "DReSD, no filter": lambda sparse, dense: UnfilteredDresd(dense, 10, 6, NEIGHBOURS),
+}
+
+
+def _counts(
+    recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
+) -> pd.DataFrame:
+    drafters = {name: METHODS[name](sparse, dense) for name in methods}
+    return outputs(recordings, drafters).assign(stored=sparse.store.count, **labels)
+
+
+def size_counts(
+    model: PreTrainedModel,
+    index: SuffixIndex,
+    recorded: Mapping[str, Sequence[Recording]],
+    sizes: Sequence[int],
+    methods: Sequence[str] = tuple(METHODS),
+    smaller: Sequence[str] = LEADING,
+    **labels: Any,
+) -> pd.DataFrame:
+    """The results on the first ``sizes`` tokens of a store, whose states ``model`` computes once.
+
+    ``recorded`` has recordings with the target's last states by way of decoding. Sizes that the store does not reach are left
+    out, and the largest is then all of it. ``methods`` are those of the largest size, ``smaller`` those of the others.
+    """
+    held = index.store.count
+    wanted = sorted({*(size for size in sizes if size < 0.95 * held), min(held, max(sizes))})
+    states = stores.dense_states(model, stores.first_part(index, wanted[-1]))
+    found = []
+    for size in wanted:
+        part = stores.first_part(index, size)
+        dense = stores.dense_index(stores.first_states(states, part), part)
+        names = methods if size == wanted[-1] else smaller
+        for way, recordings in recorded.items():
+            looked_up = remembered(dense, recordings, NEIGHBOURS)
+            found.append(_counts(recordings, names, part, looked_up, way=way, **labels))
+    return pd.concat(found, ignore_index=True)
+
+
+# Whose text: the 2 x 2 x 2 design --------------------------------------------------------------------------------
+
+#: The axes of section 5.3; a cell of the design says for each whether the store is aligned.
+AXES = ("prompt", "response", "sampling")
+#: Sampled answers to a prompt in the store that Figure 8 asks about; the cells of the design have one.
+SEVERAL = 3
+
+
+def alignment_counts(
+    target: PreTrainedModel,
+    other: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recorded: Mapping[str, Mapping[str, Sequence[Recording]]],
+    asked: Mapping[str, Sequence[Prompt]],
+    samplings: Mapping[str, Sampling | None],
+) -> pd.DataFrame:
+    """Results with stores of one answer a prompt: to prompts of each group, by the target or by another model, decoded in each
+    way; and with stores of :data:`SEVERAL` sampled answers of the target to the prompts of the first group. ``answers`` says how
+    many a row's store has.
+
+    ``recorded`` is by way of decoding and group of prompts, ``asked`` by group; the stored prompts are not the recorded ones.
+    """
+    if len({len(some) for some in asked.values()}) > 1:
+        counts = {group: len(some) for group, some in asked.items()}
+        raise ValueError(f"the groups have {counts} prompts to be answered; expected as many of each")
+    cells = [*product(asked, (True, False), samplings, (1,))]
+    cells += [(next(iter(asked)), True, way, SEVERAL) for way, how in samplings.items() if how is not None]
+    found = []
+    for kind, response, written, answers in cells:
+        writer, how = target if response else other, samplings[written]
+        answered = stores.response_store(writer, tokenizer, asked[kind], how, answers, ANSWER).store
+        order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
+        index = stores.document_store("answers", [answered.document(i) for i in order], tokenizer)
+        dense = stores.dense_index(stores.dense_states(target, index), index)
+        for (way, by_group), group in product(recorded.items(), asked):
+            labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
+            labels |= {"sampling_aligned": way == written, "answers": answers}
+            looked_up = Remembered(dense, by_group[group], NEIGHBOURS)
+            found.append(_counts(by_group[group], LEADING, index, looked_up, **labels))
+    return pd.concat(found, ignore_index=True)
+
+
+def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
+    """What each alignment multiplies tokens per pass by, of one method and way of decoding with stores of one answer a prompt.
+
+    By axis: the geometric mean of the ratio with the alignment over without, over the four pairs of stores that differ in it
+    alone. ``without_<axis>``: this alignment poor and the others good, over all good. ``product``: what all three gain over
+    none, over the product of what each gains alone; 1 where they multiply.
+    """
+    cells = {cell: rows for cell, rows in frame.groupby([f"{axis}_aligned" for axis in AXES])}
+
+    def flipped(cell: tuple[bool, ...], place: int) -> tuple[bool, ...]:
+        return (*cell[:place], not cell[place], *cell[place + 1 :])
+
+    good, poor = (True,) * 3, (False,) * 3
+    found = {}
+    for place, axis in enumerate(AXES):
+        pairs = [(rows, cells[flipped(cell, place)]) for cell, rows in cells.items() if cell[place]]
+        found[axis] = geometric_mean(pairs)
+        found[f"without_{axis}"] = ratio(cells[flipped(good, place)], cells[good])
+    alone = [cells[flipped(poor, place)] for place in range(3)]
+    found["product"] = of_rates(
+        [cells[good], cells[poor], *alone], lambda all_good, none, *one: all_good * none**2 / np.prod(one, axis=0)
+    )
+    return found
+
+
+# REST on recorded outputs of large models ------------------------------------------------------------------------
+#
+# No store holds an answer to a question that is replayed, whoever gave it, and the chat store no text by a model of a replayed
+# family: it is other models' and people's text, as UltraChat is to Vicuna.
+
+#: Sizes of the stores, in tokens of the tokenizer in use; the largest only where there is as much text.
+SIZES = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 20_000_000)
+#: Sizes of stores of shards, where downloaded packages lie in the folder ``packages`` of the data sets.
+LARGE_SIZES = (40_000_000, 100_000_000, 200_000_000)
+#: Longest replayed output, in tokens.
+LONGEST = 4000
+#: What is tried on the largest store next to the published settings.
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{f"{nodes} nodes": {"choices": nodes} for nodes in (8, 16, 32, 48, 128, 192, 256)},
+    **{f"suffixes up to {n}": {"max_ngram": n} for n in (2, 4, 6, 32)},
+    "random selection": {"selection": "random", "length": 8},
+    "matches from one token": {"min_ngram": 1},
+    "released selection": {"selection": "released"},
+    "as DReSD ran it": AS_DRESD_RAN_IT,
+}
+PUBLISHED = "as published"
+#: The cases that stand for the papers' settings; variants are tried on the greedy ones.
+CHAT, CODE, CODE_SAMPLED = "Vicuna-7B v1.5, MT-Bench", "WizardCoder-15B, HumanEval", "CodeGen-16B, HumanEval"
+#: Bytes a token of a released datastore: 2 of the token, 4 of the suffix array.
+RELEASED_BYTES = 6
+#: Matches of each chunk that the released code looks at.
+RELEASED_MATCHES = 5000
+
+
+#: Models of AlpacaEval whose families are not replayed.
+OTHER_MODELS = (
+    "alpaca-7b",
+    "gpt-3.5-turbo-0613",
+    "gpt4",
+    "guanaco-7b",
+    "oasst-sft-pythia-12b",
+    "text_davinci_003",
+    "ultralm-13b",
+    "wizardlm-13b-v1.2",
+)
+#: The model of the sampling reports that is replayed, and those of the reports that are not of its family.
+OASST_REPLAYED = "llama2-70b"
+OASST_OTHERS = tuple(name for name in OASST_REPORTS if not name.startswith("llama2"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Outputs of one model on one set of prompts: ``kind`` is chat or code, ``decoding`` greedy or sampled; ``stores`` reads the
+    text of each store, by the store's name."""
+
+    name: str
+    kind: str
+    decoding: str
+    replies: list[Reply]
+    stores: dict[str, Callable[[], stores.Texts | PackageFiles]] = field(default_factory=dict)
+
+
+def plain(question: str) -> str:
+    """The letters and digits of a question, by which two wordings of it count as one."""
+    return "".join(c for c in question.lower() if c.isalnum())
+
+
+def mixed_texts(replies: Iterable[Reply], asked: Iterable[str]) -> stores.Texts:
+    """Prompts with answers in an order that mixes their sources, each once, without answers to ``asked``."""
+    forbidden = {plain(question) for question in asked}
+    whole = {
+        f"{reply.prompt} {reply.text}".strip()
+        for reply in replies
+        if not forbidden.intersection(map(plain, reply.questions))
+    }
+    order = {hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(): text for text in whole}
+    key = hashlib.sha256("".join(sorted(order)).encode()).hexdigest()
+    return stores.Texts(lambda: (order[name] for name in sorted(order)), key)
+
+
+def chat_replies() -> Iterable[Reply]:
+    """All chat and instruction text at hand that is not by a replayed family of models."""
+    return chain(
+        chain.from_iterable(map(chat_texts, CHAT_SETS)),
+        chain.from_iterable(map(alpaca_eval_replies, OTHER_MODELS)),
+        chain.from_iterable(oasst_replies(name, "all") for name in OASST_OTHERS),
+        arena_hard_replies(),
+    )
+
+
+def recorded_cases(packages: Sequence[Path] = ()) -> list[Case]:
+    """The replayed outputs with the texts of their stores.
+
+    ``packages`` are folders of wheels whose Python files are text of the store of code, with those of the installed
+    packages. A file that is not there, or not what it should be, raises MissingData or BadRecord.
+    """
+    eighths = {model: alpaca_eval_replies(model)[::8] for model in ("vicuna-13b-v1.5", "llama-2-7b-chat-hf")}
+    reports = {way: oasst_replies(OASST_REPLAYED, way)[::2] for way in ("greedy", "nucleus9")}
+    chats = [
+        ("Vicuna-7B v1.5, MT-Bench", "greedy", mt_bench_replies()),
+        ("Vicuna-13B v1.5, AlpacaEval", "sampled", eighths["vicuna-13b-v1.5"]),
+        ("Llama-2-7B-chat, AlpacaEval", "sampled", eighths["llama-2-7b-chat-hf"]),
+        ("Llama-2-70B OASST, greedy", "greedy", reports["greedy"]),
+        ("Llama-2-70B OASST, sampled", "sampled", reports["nucleus9"]),
+    ]
+    asked = [question for _, _, replies in chats for reply in replies for question in reply.questions]
+
+    def chat() -> stores.Texts:
+        return mixed_texts(chat_replies(), asked)
+
+    def answers(model: str) -> Callable[[], stores.Texts]:
+        return lambda: mixed_texts(alpaca_eval_replies(model), asked)
+
+    own = {"Vicuna-7B v1.5, MT-Bench": "vicuna-7b-v1.5", "Llama-2-7B-chat, AlpacaEval": "llama-2-7b-chat-hf"}
+    found: list[Case] = []
+    for name, decoding, replies in chats:
+        more = {"its own answers": answers(own[name]), "GPT-4's answers": answers("gpt4")} if name in own else {}
+        found.append(Case(name, "chat", decoding, replies, {"chat": chat, **more}))
+    # Two cases and their variants ask for the same files, which take a while to find.
+    code = cache(partial(package_files, packages)) if packages else stores.package_texts
+    for name, decoding, replies in (
+        ("WizardCoder-15B, HumanEval", "greedy", wizardcoder_replies()),
+        ("CodeGen-16B, HumanEval", "sampled", codegen_replies()),
+    ):
+        found.append(Case(name, "code", decoding, replies, {"code": code}))
+    # Greedy ones first: what the papers report is there soonest.
+    return sorted(found, key=lambda case: case.decoding)
+
+
+def _name(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
+    """Counts of the replays of REST on a case, a row a prompt; turns of one question are one prompt.
+
+    Next to the columns of the results table: ``characters``; ``matched_2``, ``matched_10`` and ``matched_17``, the steps whose
+    longest suffix has 2 to 9, 10 to 16 and more tokens; ``cut``, the steps with more matches than the released code reads.
+    """
+    prompt_of = {reply.id: _name((reply.questions or (reply.id,))[0]) for reply in case.replies}
+    keeping, rows = KeepsMatches(drafter), []
+    for recording in record_replies(case.replies, tokenizer, LONGEST):
+        keeping.matches.clear()
+        run = replay(recording.trace, keeping)
+        lengths = np.array([match.length for match in keeping.matches])
+        spans = np.array([match.stop - match.start for match in keeping.matches])
+        rows.append(
+            table([recording], {PUBLISHED: [run]})[["tokens", "passes", "drafts", "drafted", "widths"]].assign(
+                prompt=prompt_of[recording.prompt.id],
+                characters=len(tokenizer.decode(run.tokens[1:])),
+                matched_2=((lengths >= 2) & (lengths < 10)).sum(),
+                matched_10=((lengths >= 10) & (lengths <= 16)).sum(),
+                matched_17=(lengths > 16).sum(),
+                cut=((spans > RELEASED_MATCHES) & (lengths > 1)).sum(),
+            )
+        )
+    found = pd.concat(rows)
+    wide = max(map(len, found.widths))
+    found["widths"] = [np.pad(widths, (0, wide - len(widths))) for widths in found.widths]
+    found = found.groupby("prompt", sort=False).sum().reset_index()
+    return found.assign(case=case.name, kind=case.kind, decoding=case.decoding)
+
+
+def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
+    """Counts of one case with growing stores of its kind, equally large ones of answers, and the variants.
+
+    Sizes of which there is not as much text are left out, and the largest is then all there is.
+    """
+
+    def counted(index: Any, store: str = case.kind, variant: str = PUBLISHED) -> pd.DataFrame:
+        drafter = Rest(index, **VARIANTS.get(variant, {}))
+        return replay_counts(case, drafter, tokenizer).assign(store=store, variant=variant, stored=index.store.count)
+
+    growing = list(_growing(case, tokenizer, sizes))
+    found = [counted(index) for index in growing]
+    answers = {
+        name: stores.text_store("at-scale-answers", tokenizer, max(sizes), texts())
+        for name, texts in case.stores.items()
+        if name != case.kind
+    }
+    if answers:
+        size = min(index.store.count for index in answers.values())
+        for name, index in {case.kind: growing[-1], **answers}.items():
+            found.append(counted(stores.first_part(index, size), f"{name}, as many tokens"))
+    if case.name in (CHAT, CODE):
+        found += [counted(growing[-1], variant=name) for name in VARIANTS]
+    return pd.concat(found, ignore_index=True)
+
+
+def _growing(
+    case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int]
+) -> Iterator[SuffixIndex | ShardedSuffixIndex]:
+    """The stores of a case, the smallest first; each holds the one before it. Text that can be cut fills shards."""
+    texts, sizes = case.stores[case.kind](), sorted(sizes)
+    shard = stores.SHARD_TOKENS
+    if isinstance(texts, PackageFiles) and sizes[-1] > shard:
+        shards = stores.text_shards("packages", tokenizer, sizes[-1], texts, shard, progress=True)
+        for size in sizes:
+            if size < 0.95 * shard:
+                yield stores.first_part(shards.shards[0], size)
+            else:
+                yield shards.first(min(len(shards.shards), -(-size // shard)))
+        return
+    largest = stores.text_store(f"at-scale-{case.kind}", tokenizer, sizes[-1], texts)
+    for size in [size for size in sizes if size < 0.95 * largest.store.count]:
+        yield stores.first_part(largest, size)
+    yield largest
+
+
+def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """All cases, and what the result files of REST's authors say (hours, and the published data sets)."""
+    wheels = paths.datasets_root() / "packages"
+    packages, sizes = ([wheels], (*SIZES, *LARGE_SIZES)) if wheels.is_dir() else ([], SIZES)
+    rows = [
+        case_counts(case, tokenizer, sizes) for case in tqdm(recorded_cases(packages=packages), desc="recorded outputs")
+    ]
+    return pd.concat(rows, ignore_index=True), {"authors": {name: list(each) for name, each in authors_run().items()}}
+
+
+def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant: str = PUBLISHED) -> pd.DataFrame:
+    """Rows of one case, by default with the growing store of its kind; ``matched`` are steps with a match of two tokens
+    or more."""
+    rows = counts[(counts.case == case) & (counts.variant == variant)]
+    rows = rows[rows.store == (rows.kind if store is None else store)]
+    return rows.assign(matched=rows.matched_2 + rows.matched_10 + rows.matched_17)
+
+
+def equally_large(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of two cases with their largest stores of the same size, to a tenth."""
+    pairs = [(a, b) for a in ours.stored.unique() for b in theirs.stored.unique() if abs(a / b - 1) < 0.1]
+    if not pairs:
+        raise ValueError(
+            "no store of one case is as large as one of the other, to a tenth; run both with the same sizes"
+        )
+    first, second = max(pairs)
+    return ours[ours.stored == first], theirs[theirs.stored == second]
+
+
+def released_tokens(gigabytes: float, ratio: float = 1.0) -> float:
+    """Tokens in a released datastore of a size; ``ratio``: tokens of ours for one of theirs."""
+    return gigabytes * 1e9 / RELEASED_BYTES * ratio
+
+
+def own_step_price() -> float:
+    """REST's own price of a step in passes of plain decoding, the mean over the stores of its table 2: mean generated length
+    times time per token, over the time per token of plain decoding."""
+    paper = {key: float(row["value"]) for key, row in published("rest").items() if row["value"] != "not available"}
+    sizes = ("09gb", "44gb", "87gb", "14gb", "27gb")
+    return (
+        float(np.mean([paper[f"rest-t2-{s}-m"] * paper[f"rest-t2-{s}-ms"] for s in sizes]))
+        / paper["rest-t1-he-greedy-7b-ar"]
+    )
+
+
+def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+    """Rows of chat with tokens of Llama's tokenizer: the characters emitted over those of a token in the authors' answers.
+
+    SmolLM2's tokens are a little longer than Llama's, so the token that the target adds to every pass counts as a little more
+    than one.
+    """
+    return rows.assign(tokens=rows.characters / authors["characters_per_token"][0])
+
+
+def authors_run() -> dict[str, Interval]:
+    """What the result files of REST's authors say of Vicuna-7B on MT-Bench, with intervals over questions: ``tokens``
+    and ``characters`` a pass, ``characters_per_token``, the ``speed_up`` and the price of a ``step`` in plain passes."""
+    runs = {run: mt_bench_replies(run=run) for run in ("REST", "plain")}
+    prompts = [reply.id.partition("-")[0] for reply in runs["REST"]]
+    if [reply.id for reply in runs["plain"]] != [reply.id for reply in runs["REST"]]:
+        raise ValueError("the result files with REST and without answer other turns; get them again")
+    tokens, steps, seconds, plain_tokens, plain_seconds, characters = np.array(
+        [
+            (a.tokens - 1, a.steps, a.seconds, b.tokens - 1, b.seconds, len(a.text) * (a.tokens - 1) / a.tokens)
+            for a, b in zip(runs["REST"], runs["plain"], strict=True)
+        ],
+        float,
+    ).T
+    ours, theirs = Counts(tokens, seconds), Counts(plain_tokens, plain_seconds)
+    return {
+        "tokens": pooled_rate(Counts(tokens, steps), prompts),
+        "characters": pooled_rate(Counts(characters, steps), prompts),
+        "characters_per_token": pooled_rate(Counts(characters, tokens), prompts),
+        "speed_up": ratio_of_rates(ours, theirs, prompts),
+        "step": ratio_of_rates(Counts(seconds, steps), Counts(plain_seconds, plain_tokens), prompts),
+    }

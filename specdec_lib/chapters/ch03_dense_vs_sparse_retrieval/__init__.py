@@ -1,1 +1,0 @@
-"""Chapter 3: REST and DReSD on the same stores."""
