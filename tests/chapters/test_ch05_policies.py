@@ -9,13 +9,22 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate, load_model, record, replay
-from specdec_lib.chapters.ch05_specdec_pp import heads, policies, timing
-from specdec_lib.chapters.ch05_specdec_pp.draft_pass import Judged, draft_along, drafted_given, play, rounds
-from specdec_lib.chapters.ch05_specdec_pp.policies import SPEED, Contest, Output, baselines, play_all, with_heads
-from specdec_lib.chapters.ch05_specdec_pp.sampled_law import transformed, uniform_p_value
-from specdec_lib.chapters.ch05_specdec_pp.timing import fit_forward_times, oracle_calls
+from specdec_lib.chapters import ch05_specdec_pp as chapter
+from specdec_lib.chapters.ch05_specdec_pp import (
+    SPEED,
+    Contest,
+    Output,
+    baselines,
+    fit_forward_times,
+    oracle_calls,
+    play_all,
+    transformed,
+    uniform_p_value,
+    with_heads,
+)
 from specdec_lib.drafters import AdaptiveDraftModel, PromptLookup, SpecDecPP, stopping
 from specdec_lib.experiments import all_cores
+from specdec_lib.experiments.draft_passes import Judged, draft_along, drafted_given, play, rounds
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.results import rate, ratio
 from specdec_lib.experiments.statistics import pooled_rate, ratio_of_means
@@ -105,7 +114,7 @@ def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
         passed = draft_along(trace, pair[1])
         agreement = greedy_agreement(pair[1], trace.prompt, trace.tokens)
         assert passed.agreement.tolist() == agreement.tolist()
-        rule = policies.Oracle(agreement, len(trace.prompt))
+        rule = chapter.Oracle(agreement, len(trace.prompt))
         found = play(passed, rule, 0, 20)
         assert found.drafted == found.accepted and found.calls >= oracle_calls(agreement[1:])
         assert counted(passed, rule, min_tokens=0) == steps(trace, AdaptiveDraftModel(pair[1], rule, 0))
@@ -227,7 +236,7 @@ def test_every_family_is_played_and_none_beats_the_oracle(contest):
     assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
     assert (speed <= speed["oracle"] + 1e-12).all()
     settings = [policy.setting for policy in contest.policies if policy.family == "fixed K"]
-    assert settings == [f"K = {k}" for k in policies.PAPER_LENGTHS]
+    assert settings == [f"K = {k}" for k in chapter.PAPER_LENGTHS]
     assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
 
 
@@ -249,8 +258,8 @@ def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatc
     alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
     pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
     # A policy that never drafts decodes plainly.
-    silent = policies.Policy("silent", "", lambda passed: policies.Oracle([], 0), least=0)
-    found = policies.timed(play_all(contest.outputs, [silent]), *TIMES)
+    silent = chapter.Policy("silent", "", lambda passed: chapter.Oracle([], 0), least=0)
+    found = chapter.timed(play_all(contest.outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 
 
@@ -300,67 +309,67 @@ def test_outputs_of_one_prompt_stay_in_one_half(llama):
 
 def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
     (model, _), (small, _) = load_model("pocket", "cpu"), load_model("pocket-draft", "cpu")
-    paper, seeing = heads.shipped(model, small)
+    paper, seeing = chapter.shipped(model, small)
     assert paper and seeing
     assert not any(head.sees_confidence for head in paper) and all(head.sees_confidence for head in seeing)
     with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
-        heads.shipped(model, model)
+        chapter.shipped(model, model)
 
 
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
     small = perturbed(llama)
     head = head_of(small)
     passes = [draft_along(record(llama, prompt(s, 8), max_new_tokens=9), small) for s in range(2)]
-    found = heads.met(passes, {"one": head}, 6.0)
+    found = chapter.met(passes, {"one": head}, 6.0)
     assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert found.output.tolist() == [place for place, p in enumerate(passes) for _ in p.agreement]
     own = passes[1].examples()
-    said = heads.reweighted(head.probability(own.states, own.confidence), 6.0)
+    said = chapter.reweighted(head.probability(own.states, own.confidence), 6.0)
     assert found.one[found.output == 1].tolist() == pytest.approx(said.tolist())
     assert found.confidence[found.output == 1].tolist() == pytest.approx(own.confidence.tolist())
 
 
 def test_reweighting_undoes_the_weight_of_the_loss():
     p = np.linspace(0.01, 0.99, 9)
-    np.testing.assert_allclose(heads.reweighted(p / (p + 6 * (1 - p)), 6), p)
-    np.testing.assert_allclose(heads.reweighted(torch.from_numpy(p), 1), p)
+    np.testing.assert_allclose(chapter.reweighted(p / (p + 6 * (1 - p)), 6), p)
+    np.testing.assert_allclose(chapter.reweighted(torch.from_numpy(p), 1), p)
 
 
 def test_the_cost_of_a_head_and_passes_in_turns_are_timed_by_the_clock_of_the_devices(llama, monkeypatch):
     asked = []
-    monkeypatch.setattr(heads, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
-    spent = heads.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
+    monkeypatch.setattr(chapter, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
+    spent = chapter.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
     assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0)} and asked == [{llama.device}]
-    monkeypatch.setattr(timing, "clock_of", lambda devices: CountingClock(0.5))
-    assert timing.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
+    monkeypatch.setattr(chapter, "clock_of", lambda devices: CountingClock(0.5))
+    assert chapter.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
 
 
 def test_counts_and_widths_are_those_of_the_steps(llama):
     run = replay(record(llama, prompt(1, 25), max_new_tokens=30), PromptLookup(num_tokens=3))
     steps = [replace(s, draft_seconds=0.5, verify_seconds=1.0 + s.drafted, host_seconds=0.0) for s in run.steps]
     slow, quick = replace(run, steps=steps), replace(run, steps=[replace(s, draft_seconds=0.1) for s in steps])
-    forwards, seconds = timing.forward_counts([slow])
+    forwards, seconds = chapter.forward_counts([slow])
     drafted = sum(s.drafted for s in steps)
     assert forwards.tolist() == [[drafted, len(steps)]]
     assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
-    assert timing.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
-    assert timing.fastest([[slow], [quick]]) == [quick]
+    assert chapter.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
+    assert chapter.fastest([[slow], [quick]]) == [quick]
 
 
 def test_fits_have_intervals_and_sets_of_one_price_have_no_spread():
     rng = np.random.default_rng(3)
     counts = rng.integers(1, 30, (40, 2))
     exact = counts @ np.array([0.02, 0.1])
-    assert timing.fit(counts, exact).r_squared.low == pytest.approx(1)
+    assert chapter.fit(counts, exact).r_squared.low == pytest.approx(1)
     noisy_seconds = exact * rng.lognormal(0, 0.3, 40)
-    noisy, alone = timing.fit(counts, noisy_seconds), fit_forward_times(counts, noisy_seconds)
+    noisy, alone = chapter.fit(counts, noisy_seconds), fit_forward_times(counts, noisy_seconds)
     assert noisy.r_squared.low < noisy.r_squared.value < noisy.r_squared.high < 1
     assert [one.value for one in noisy.seconds] == pytest.approx(alone.seconds)
     assert all(one.low <= one.value <= one.high for one in noisy.seconds)
     halves = [(counts[:20], exact[:20]), (counts[20:], exact[20:])]
-    assert timing.spread_share(halves).value == pytest.approx(0, abs=1e-9)
+    assert chapter.spread_share(halves).value == pytest.approx(0, abs=1e-9)
     halves[1] = (counts[20:], counts[20:] @ np.array([0.04, 0.1]))
-    assert timing.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
+    assert chapter.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
 
 
 def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_not(llama):

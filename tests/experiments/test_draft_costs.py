@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Capture
-from specdec_lib.chapters.ch05_specdec_pp import timing
+from specdec_lib.chapters import ch05_specdec_pp as chapter
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import draft_costs
@@ -23,7 +23,7 @@ from tests.chaos import CountingClock
 def test_the_latency_is_the_time_of_all_forwards_a_token(n, n_discarded, n_target):
     n_draft = n + n_discarded - n_target
     direct = 0.25 * n_draft + 3.0 * n_target
-    assert timing.latency(0.25, 3.0, n_discarded / n, n_target / n) == pytest.approx(direct / n)
+    assert chapter.latency(0.25, 3.0, n_discarded / n, n_target / n) == pytest.approx(direct / n)
 
 
 def fewest_calls(agreement: tuple[bool, ...]) -> int:
@@ -48,24 +48,24 @@ def fewest_calls(agreement: tuple[bool, ...]) -> int:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.booleans(), max_size=12))
 def test_oracle_calls_equal_the_fewest_over_all_draft_lengths(agreement):
-    assert timing.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
+    assert chapter.oracle_calls(np.array(agreement, dtype=bool)) == fewest_calls(tuple(agreement))
 
 
 def test_the_regression_finds_the_times_the_runs_were_made_of():
     rng = np.random.default_rng(0)
     forwards = rng.integers(1, 200, (50, 2))
-    exact = timing.fit_forward_times(forwards, forwards @ [0.02, 0.11])
+    exact = chapter.fit_forward_times(forwards, forwards @ [0.02, 0.11])
     assert exact.seconds == pytest.approx((0.02, 0.11)) and exact.r_squared == pytest.approx(1.0)
     noise = rng.normal(0, 1.0, 50)
-    noisy = timing.fit_forward_times(forwards, forwards @ [0.02, 0.11] + noise)
+    noisy = chapter.fit_forward_times(forwards, forwards @ [0.02, 0.11] + noise)
     # The normal equations, solved by themselves.
     expected = np.linalg.inv(forwards.T @ forwards) @ forwards.T @ (forwards @ [0.02, 0.11] + noise)
     assert noisy.seconds == pytest.approx(tuple(expected))
     assert 0.9 < noisy.r_squared < 1.0
     with pytest.raises(ValueError, match="several draft lengths"):
-        timing.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
+        chapter.fit_forward_times(np.array([[4, 1], [8, 2], [12, 3]]), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
-        timing.fit_forward_times(np.ones((3, 2)), np.ones(4))
+        chapter.fit_forward_times(np.ones((3, 2)), np.ones(4))
 
 
 def run(tokens, drafted):

@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specdec_lib.chapters.ch05_specdec_pp import theory
-from specdec_lib.chapters.ch05_specdec_pp.theory import (
+from specdec_lib.experiments import stopping_theory
+from specdec_lib.experiments.stopping_theory import (
     ChainPair,
     Costs,
     Ending,
@@ -120,9 +120,9 @@ def test_rates_and_visits_of_a_policy_are_those_of_all_its_paths(vocabulary, ord
             rounds.threshold(0.3),
             [*(rng.random(len(c)) < 0.5 for c in rounds.contexts[:-1]), rounds.fixed(1)[-1]],
         ):
-            found = theory.outcome(rounds, policy)
+            found = stopping_theory.outcome(rounds, policy)
             assert (found.discard_rate, found.verification_rate) == pytest.approx(by_paths(rounds, policy))
-            drafted = sum(v.sum() for v in theory.visits(rounds, policy, found.starts))
+            drafted = sum(v.sum() for v in stopping_theory.visits(rounds, policy, found.starts))
             # N_draft + N_target = N + N_discarded, for one round.
             assert drafted + 1 == pytest.approx((1 + found.discard_rate) / found.verification_rate)
 
@@ -132,15 +132,15 @@ def test_the_solution_costs_as_little_as_the_cheapest_of_all_policies():
         rounds = Rounds.of(pair, 4)
         everything = policies(rounds)
         assert len(everything) >= 2**8
-        least = min(theory.outcome(rounds, policy).cost(COSTS) for policy in everything)
-        assert theory.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
+        least = min(stopping_theory.outcome(rounds, policy).cost(COSTS) for policy in everything)
+        assert stopping_theory.solve(rounds, COSTS).outcome.cost(COSTS) == pytest.approx(least, rel=1e-12)
 
 
 def test_the_solution_is_that_of_value_iteration_and_long_responses_cost_the_rate_of_their_policy():
     for pair in pairs(4, 3):
         rounds = Rounds.of(pair, 5)
-        known = [(None, theory.solve(rounds, COSTS).outcome)]
-        known += [(stops, theory.outcome(rounds, stops)) for stops in (rounds.fixed(3), rounds.threshold(0.2))]
+        known = [(None, stopping_theory.solve(rounds, COSTS).outcome)]
+        known += [(stops, stopping_theory.outcome(rounds, stops)) for stops in (rounds.fixed(3), rounds.threshold(0.2))]
         for stops, found in known:
             # Costs of ever longer responses: the increase per token goes to the cost a token.
             costs = finite_costs(rounds, COSTS, 400, stops)
@@ -152,7 +152,7 @@ def test_a_fixed_length_emits_the_tokens_of_the_formula_of_leviathan():
     rounds = Rounds.of(pair, 10)
     alpha = 1 - float(pair.rejection_rate[0])
     for k in range(1, 11):
-        found = theory.outcome(rounds, rounds.fixed(k))
+        found = stopping_theory.outcome(rounds, rounds.fixed(k))
         assert 1 / found.verification_rate == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
 
 
@@ -184,12 +184,14 @@ def random_policy(rounds: Rounds, rng: np.random.Generator) -> Policy:
 
 def bound_of(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> float:
     """The threshold of the theorem."""
-    return theory.stopping_threshold(costs, theory.delta(rounds, costs, theory.cases(rounds, costs, ending, stops)))
+    return stopping_theory.stopping_threshold(
+        costs, stopping_theory.delta(rounds, costs, stopping_theory.cases(rounds, costs, ending, stops))
+    )
 
 
 def endless_of(rounds: Rounds, costs: Costs, stops: Policy) -> Ending:
-    found = theory.outcome(rounds, stops)
-    return theory.endless(rounds, found.relative(costs), found.cost(costs))
+    found = stopping_theory.outcome(rounds, stops)
+    return stopping_theory.endless(rounds, found.relative(costs), found.cost(costs))
 
 
 def test_the_theorem_never_fails():
@@ -202,7 +204,7 @@ def test_the_theorem_never_fails():
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
             bound = bound_of(rounds, costs, ending, stops)
-            assert theory.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
+            assert stopping_theory.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
             applied += sum(int((1 - alive >= bound).sum()) for alive in rounds.alive[:-1])
     assert applied > INSTANCES
 
@@ -214,7 +216,7 @@ def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candi
         stops = random_policy(rounds, rng)
         ending = endless_of(rounds, costs, stops)
         decision = compare(rounds, costs, ending, stops)
-        found = theory.cases(rounds, costs, ending, stops)
+        found = stopping_theory.cases(rounds, costs, ending, stops)
         for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.refused, *decision, strict=False):
             np.testing.assert_allclose(alive * yes + (1 - alive) * no, stop - proceed, atol=1e-9)
         assert max(level.max() for level in found.refused) <= -costs.discard + 1e-12
@@ -226,7 +228,7 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
     rng = np.random.default_rng(5)
     for _ in range(100):
         rounds, costs = Rounds.of(random_pair(rng, 3), 6), random_costs(rng)
-        decision = theory.solve(rounds, costs).decision
+        decision = stopping_theory.solve(rounds, costs).decision
         levels = zip(rounds.contexts[:-1], rounds.alive, decision.stop, decision.proceed, strict=False)
         for contexts, alive, stop, proceed in levels:
             margin = 1e-9 * (1 + abs(stop))
@@ -241,24 +243,28 @@ def test_a_best_policy_need_not_be_one_threshold_and_one_too_low_has_counterexam
     # Two contexts: in one the next candidate is surely kept, in the other nearly surely refused.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
-    decision = theory.solve(rounds, costs).decision
-    edge = theory.frontier(rounds, decision)
+    decision = stopping_theory.solve(rounds, costs).decision
+    edge = stopping_theory.frontier(rounds, decision)
     assert not edge.single and edge.stops_from.min() < edge.needed
-    assert theory.counterexamples(rounds, decision, edge.needed) > 0 < edge.needed
-    assert theory.counterexamples(rounds, decision, edge.needed + 1e-9) == 0
+    assert stopping_theory.counterexamples(rounds, decision, edge.needed) > 0 < edge.needed
+    assert stopping_theory.counterexamples(rounds, decision, edge.needed + 1e-9) == 0
 
 
 def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss_are_the_formulas():
     costs, e = Costs.of_times(0.0234, 0.112), np.linspace(0.0005, 0.9995, 1000)
-    assert theory.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
-    assert theory.stopping_threshold(costs, -costs.verify) == theory.stopping_threshold(costs, -1.0) == 0.0
+    assert stopping_theory.stopping_threshold(costs, 0.0) == pytest.approx((0.112 - 0.0234) / 0.112)
+    assert (
+        stopping_theory.stopping_threshold(costs, -costs.verify)
+        == stopping_theory.stopping_threshold(costs, -1.0)
+        == 0.0
+    )
     for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
         estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
-        assert theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+        assert stopping_theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
-    rows = list(theory.survey(100, 5, np.linspace(0, 0.9, 10)))
+    rows = list(stopping_theory.survey(100, 5, np.linspace(0, 0.9, 10)))
     assert len(rows) == 100
     for row in rows:
         assert row["failures"] == 0 and row["oracle"] <= 1e-12
@@ -270,6 +276,6 @@ def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():
 def test_every_stop_is_certified_from_threshold_0_on_and_none_above_1():
     rounds = Rounds.of(random_pair(np.random.default_rng(8), 3), 6)
     stops = rounds.threshold(0.2)
-    starts = theory.outcome(rounds, stops).starts
+    starts = stopping_theory.outcome(rounds, stops).starts
     for bound, share in ((0.0, 1.0), (0.2, 1.0), (1.1, 0.0)):  # the rule itself stops above 0.2 only
-        assert theory.certified(rounds, stops, starts, bound) == pytest.approx(share)
+        assert stopping_theory.certified(rounds, stops, starts, bound) == pytest.approx(share)

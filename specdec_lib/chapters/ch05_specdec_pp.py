@@ -1,0 +1,489 @@
+"""Chapter 5: SpecDec++, its policies for stopping, its heads, and the seconds of whole generations.
+
+Policies are played on recorded outputs: a frame with a row an output and policy. Settings are chosen on every second prompt of
+a set and compared on the others, by rates and ratios of the frame (:mod:`specdec_lib.experiments.results`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.clock import clock_of
+from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.results import Generation
+from specdec_lib.decoding.sampling import Sampling, distribution
+from specdec_lib.decoding.served_models import decoder_config
+from specdec_lib.decoding.target import Target
+from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import stopping
+from specdec_lib.drafters.stopping import Round, StoppingRule
+from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.experiments.draft_passes import DraftPass, Judged, Tally, play
+from specdec_lib.experiments.recorded_runs import Recording, Runs
+from specdec_lib.experiments.results import ratio
+from specdec_lib.experiments.statistics import Interval, ratio_of_means, resampled
+from specdec_lib.experiments.stopping_theory import true_refusal
+from specdec_lib.experiments.workbench import companions
+from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.models.fingerprint import fingerprint
+
+# Policies --------------------------------------------------------------------------------------------------------
+
+#: Fixed draft lengths that the paper chose the best of (section 4.1).
+PAPER_LENGTHS = (2, 4, 6, 8, 10, 12, 14)
+#: Mean over outputs of the speed-up over plain decoding: as Table 1 has it, each output counts alike.
+SPEED = ("speed", "outputs")
+VERIFICATION, DISCARD = ("passes", "tokens"), ("discarded", "tokens")
+
+
+class Oracle(StoppingRule):
+    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
+
+    Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
+    whether it is the draft model's first choice.
+    """
+
+    def __init__(self, agreement: Sequence[bool], prompt_length: int):
+        self.agreement, self.prompt_length = agreement, prompt_length
+
+    def stop(self, drafted: Round) -> bool:
+        place = drafted.position + drafted.count - self.prompt_length
+        return place >= len(self.agreement) or not self.agreement[place]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One rule with one setting, made afresh for each output (only the oracle looks at it); ``family`` is what it is
+    compared as, ``heads`` what it asks, one a training seed, ``least`` the fewest tokens of a draft."""
+
+    family: str
+    setting: str
+    make: Callable[[DraftPass], StoppingRule] = field(compare=False)
+    heads: tuple[AcceptanceHead, ...] = field(default=(), repr=False)
+    least: int = 1
+
+    @property
+    def name(self) -> str:
+        """Family and setting."""
+        return f"{self.family}, {self.setting}" if self.setting else self.family
+
+
+def _each(family: str, name: str, values: Iterable[float], rule: Callable[..., StoppingRule], **kwargs) -> list[Policy]:
+    return [Policy(family, f"{name} = {v:g}", lambda passed, v=v: rule(v), **kwargs) for v in values]
+
+
+def baselines(longest: int = 20) -> list[Policy]:
+    """Policies without a head, at all settings that are tried; ``fixed K`` at :data:`PAPER_LENGTHS`, ``any fixed K`` at
+    every length up to ``longest``."""
+    thresholds = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    transient = lambda passed: stopping.Heuristic(5, transient=True)  # noqa: E731
+    return [
+        *_each("fixed K", "K", [k for k in PAPER_LENGTHS if k <= longest], stopping.FixedLength),
+        *_each("any fixed K", "K", range(1, longest + 1), stopping.FixedLength),
+        Policy("heuristic", "from 5", transient),
+        *_each("confidence", "threshold", thresholds, stopping.Confidence),
+        *_each("fitted confidence", "from", [0.4], stopping.FittedConfidence),
+        *_each("cumulative confidence", "h", [*thresholds, 0.95, 0.99], stopping.CumulativeConfidence),
+        *_each("entropy", "threshold", [0.25, 0.5, 1, 1.5, 2, 3, 4], stopping.Entropy),
+        Policy("oracle", "", lambda passed: Oracle(passed.agreement, len(passed.trace.prompt)), least=0),
+    ]
+
+
+def with_heads(
+    family: str, heads: Sequence[AcceptanceHead], thresholds: Sequence[float], check_newest: bool = False
+) -> list[Policy]:
+    """SpecDec++ with one head of several training seeds at each threshold h, drafting two tokens at least (with
+    ``check_newest``, one)."""
+    rule = lambda h: stopping.PredictedRejection(h, check_newest)  # noqa: E731
+    return _each(family, "h", thresholds, rule, heads=tuple(heads), least=1 if check_newest else 2)
+
+
+class Output(NamedTuple):
+    """A recorded output, the draft model's pass along it, and the set of prompts that it counts with."""
+
+    set: str
+    recording: Recording
+    passed: DraftPass
+
+    @property
+    def prompt(self) -> str:
+        """Name of the prompt among all sets."""
+        return f"{self.recording.task}: {self.recording.prompt.id}"
+
+
+def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
+    """Counts of every output under every policy, on all cores; a row a policy and output, in this order.
+
+    ``task`` (the set), ``prompt``, ``turn``, ``seed``; ``tuning``, whether settings are chosen on its prompt (every second one
+    of its set); ``family``, ``method`` (family and setting); ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``,
+    ``discarded``, ``draft_passes``; ``outputs``, 1.
+    """
+    prompts: dict[str, dict[str, int]] = {}
+    for one in outputs:
+        own = prompts.setdefault(one.set, {})
+        own.setdefault(one.prompt, len(own))
+    about = [
+        {
+            "task": one.set,
+            "prompt": one.prompt,
+            "turn": one.recording.turn,
+            "seed": str(one.recording.trace.sampling.seed),
+            "tuning": prompts[one.set][one.prompt] % 2 == 0,
+        }
+        for one in outputs
+    ]
+    found = on_all_cores([partial(_played, one.passed, policies) for one in outputs])
+    rows = [
+        own
+        | {"family": policy.family, "method": policy.name, "outputs": 1}
+        | {"tokens": tally.tokens, "passes": tally.calls, "drafted": tally.drafted, "accepted": tally.accepted}
+        | {"discarded": tally.drafted - tally.accepted, "draft_passes": tally.passes}
+        for policy, tallies in zip(policies, zip(*found, strict=True), strict=True)
+        for own, tally in zip(about, tallies, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _played(passed: DraftPass, policies: Sequence[Policy]) -> list[Tally]:
+    judged: dict[AcceptanceHead | None, DraftPass | Judged] = {None: passed}
+    tallies = []
+    for policy in policies:
+        head = policy.heads[0] if policy.heads else None
+        if head not in judged:
+            judged[head] = Judged.of(passed, head)
+        tallies.append(play(judged[head], policy.make(passed), policy.least))
+    return tallies
+
+
+def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.DataFrame:
+    """With the column ``speed``: the speed-up of each output over plain decoding by equation 2.1, for the seconds of a pass
+    of the draft model, of the target, and of the target in plain decoding."""
+    return plays.assign(speed=alone * plays.tokens / (draft * plays.draft_passes + target * plays.passes))
+
+
+class Contest:
+    """Policies at all settings on the same outputs; heads are chosen with their first training seed and compared with all.
+
+    The ``speed`` in ``plays`` is for the seconds ``times`` of a pass, as :func:`timed` takes them.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        policies: Sequence[Policy],
+        times: tuple[float, float, float],
+        plays: pd.DataFrame | None = None,
+    ):
+        self.outputs, self.policies, self.times = outputs, policies, times
+        self.seeds = max(len(policy.heads) or 1 for policy in policies)
+        self.plays = timed(play_all(outputs, policies) if plays is None else plays, *times)
+        self.sets = list(dict.fromkeys(one.set for one in outputs))
+        self._known: dict[str, pd.DataFrame] = {}
+
+    def at(self, draft: float, target: float, alone: float | None = None) -> Contest:
+        """The same plays at other seconds of a pass."""
+        times = (draft, target, self.times[2] if alone is None else alone)
+        other = Contest(self.outputs, self.policies, times, self.plays)
+        other._known = self._known
+        return other
+
+    def fastest(self, policies: str | Sequence[str], name: str | None = None) -> str:
+        """The policy of a family, or of several by name, that is fastest on the prompts of a set (of all) on which
+        settings are chosen."""
+        plays = self.plays[self.plays.tuning]
+        known = plays.family == policies if isinstance(policies, str) else plays.method.isin(list(policies))
+        plays = plays[known] if name is None else plays[known & (plays.task == name)]
+        return plays.groupby("method", sort=False).speed.mean().idxmax()
+
+    def rows(self, method: str, name: str | None = None) -> pd.DataFrame:
+        """Rows of a policy on the other prompts of a set (of all), once for each training seed of its head; a policy without
+        one, or with a single head, has the same row for each."""
+        if method not in self._known:
+            self._known[method] = self._with_seeds(next(one for one in self.policies if one.name == method))
+        plays = timed(self._known[method], *self.times)
+        return plays if name is None else plays[plays.task == name]
+
+    def _with_seeds(self, policy: Policy) -> pd.DataFrame:
+        if len(policy.heads) < 2:
+            own = self.plays[(self.plays.method == policy.name) & ~self.plays.tuning]
+            copies = [own] * self.seeds
+        else:
+            again = [
+                replace(policy, setting=f"{policy.setting}, {i}", heads=(head,)) for i, head in enumerate(policy.heads)
+            ]
+            plays = play_all(self.outputs, again)
+            copies = [plays[(plays.method == one.name) & ~plays.tuning] for one in again]
+        return pd.concat([own.assign(seed=own.seed + f", head {i}") for i, own in enumerate(copies)])
+
+    def judged(self) -> pd.DataFrame:
+        """Every family at the setting that is fastest on one half of each set, on the other half; ``method`` is the family."""
+        families = list(dict.fromkeys(policy.family for policy in self.policies))
+        return pd.concat(
+            self.rows(self.fastest(family, name), name).assign(method=family)
+            for name in self.sets
+            for family in families
+        )
+
+    def over(self, ours: str, theirs: str, name: str | None = None) -> Interval:
+        """Speed of one policy over that of another on the prompts of a set (of all) that settings were not chosen on."""
+        pair = {"ours": ours, "theirs": theirs}
+        rows = [self.rows(method, name).assign(method=side) for side, method in pair.items()]
+        return ratio(pd.concat(rows), *pair, SPEED)
+
+
+# What acceptance heads know of the tokens that decoding meets, and their cost ------------------------------------
+
+
+def shipped(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[AcceptanceHead], list[AcceptanceHead]]:
+    """The acceptance heads that come with a pair, one a training seed: those of the paper, and those that see the draft model's
+    probability too; ValueError for heads of another draft model."""
+    folder = companions(target) / "head"
+    heads = [AcceptanceHead.load(path) for path in sorted(folder.glob("acceptance*.safetensors"))]
+    if not heads or any(head.draft != fingerprint(draft) for head in heads):
+        raise ValueError(f"{folder} holds no heads of this draft model; train some with scripts/train_companions.py")
+    return [head for head in heads if not head.sees_confidence], [head for head in heads if head.sees_confidence]
+
+
+def met(passes: Sequence[DraftPass], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
+    """The drafted tokens that decoding meets, one a row: ``output`` (its place), ``accepted`` (probability, 0 or 1 where
+    decoding is greedy), ``confidence`` of the draft model, and by head the predicted acceptance, without the loss's weight of
+    refusals."""
+    parts = []
+    for place, found in enumerate(passed.examples() for passed in passes):
+        own = {"output": place, "accepted": found.acceptance.double(), "confidence": found.confidence.double()}
+        for name, head in heads.items():
+            own[name] = reweighted(head.probability(found.states, found.confidence), reject_weight)
+        parts.append(pd.DataFrame(own))
+    return pd.concat(parts, ignore_index=True)
+
+
+def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
+    """Acceptance probabilities without the weight that the loss gives to refusals."""
+    return 1 - true_refusal(1 - np.asarray(predicted, float), reject_weight)
+
+
+@torch.inference_mode()
+def head_cost(
+    draft: PreTrainedModel, head: AcceptanceHead, prompt: Sequence[int], steps: int = 200, repeats: int = 5
+) -> dict[str, Any]:
+    """Time of a step of the draft model, of the head, and of keeping the state for it, medians in seconds.
+
+    ``draft``: one token without capture; ``capture``: what keeping the state adds; ``head``: one call. ``share``: capture and
+    head over a step of the draft model, from the medians of each repeat, with its interval over the repeats.
+    """
+    last = decoder_config(draft).num_hidden_layers
+    score = head.scorer(draft.device)
+    marks: dict[str, list[tuple]] = {"bare": [], "kept": [], "head": []}
+    token = prompt[-1]
+    with (
+        Target(draft, 0, capacity=len(prompt) + repeats * steps + 64) as bare,
+        Target(draft, 0, Capture((last,)), len(prompt) + repeats * steps + 64) as kept,
+    ):
+        clock = clock_of(bare.devices)
+        for model in (bare, kept):
+            model.extend(list(prompt))
+        for _ in range(repeats * steps):
+            for name, model in (("bare", bare), ("kept", kept)):
+                began = clock.mark()
+                model.extend([token])
+                marks[name].append((began, clock.mark()))
+            began = clock.mark()
+            score(kept.last_hidden(last), 0.5)
+            marks["head"].append((began, clock.mark()))
+            for model in (bare, kept):
+                model.truncate(len(prompt))
+    clock.settle()
+    spent = {
+        name: np.array([clock.seconds(*pair) for pair in pairs]).reshape(repeats, -1) for name, pairs in marks.items()
+    }
+    middle = {name: float(np.median(own)) for name, own in spent.items()}
+    bare, kept, scored = (np.median(spent[name], axis=1) for name in ("bare", "kept", "head"))
+    return {
+        "draft": middle["bare"],
+        "capture": max(0.0, middle["kept"] - middle["bare"]),
+        "head": middle["head"],
+        "share": ratio_of_means(kept - bare + scored, bare),
+    }
+
+
+# Seconds of whole generations as a sum over passes (sections 2 and 4.2), and a pass alone and in turns -----------
+#
+# With N tokens emitted after the prefill, N_draft forwards of the draft model, N_target of the target and N_discarded drafted
+# tokens refused, each round emits what is accepted and one token more, so N_draft + N_target = N + N_discarded. A last round
+# without a token of the target's own breaks that by one: it ended with an accepted end token, or its surplus was cut at the length
+# limit.
+
+
+def fastest(repeats: Sequence[Runs]) -> list[Generation]:
+    """Return the fastest repeat of each run: other work of the machine only ever adds time."""
+    return [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
+
+
+def forward_counts(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """Return the data of the regression: N_draft and N_target of each run after the prefill, and its seconds."""
+    counts = [(sum(step.drafted for step in run.steps), len(run.steps)) for run in runs]
+    seconds = [run.stats["seconds"] - run.stats["prefill_seconds"] for run in runs]
+    return np.array(counts, dtype=np.int64).reshape(-1, 2), np.array(seconds)
+
+
+def seconds_by_width(runs: Runs) -> dict[int, float]:
+    """Median time of a pass of the target by the tokens it runs over: the draft and the token before it."""
+    seconds: dict[int, list[float]] = {}
+    for run in runs:
+        for step in run.steps:
+            seconds.setdefault(step.width, []).append(step.verify_seconds)
+    return {width: median(seconds[width]) for width in sorted(seconds)}
+
+
+def latency(draft_seconds: float, target_seconds: float, discard_rate: float, verification_rate: float) -> float:
+    """Time a token as the forwards add up, equation 2.3, from discarded tokens and target forwards per emitted token; 1
+    over it is the throughput."""
+    return draft_seconds * (1 + discard_rate) + (target_seconds - draft_seconds) * verification_rate
+
+
+def oracle_calls(agreement: np.ndarray) -> int:
+    """Target calls of an oracle that drafts exactly as far as the target will agree.
+
+    Where the greedy tokens differ (``agreement`` is false) a call ends, and one more ends the text (Lemma 2.1); the lemma
+    counts one too many if they differ in the last token, which the call before then gives.
+    """
+    agreement = np.asarray(agreement, dtype=bool)
+    if agreement.size == 0:
+        return 0
+    return int((~agreement).sum()) + int(agreement[-1])
+
+
+class Fit(NamedTuple):
+    """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit explains (NaN
+    if they are all equal); each with an interval over the generations where :func:`fit` gives them."""
+
+    seconds: Sequence[Any]
+    r_squared: Any
+
+
+def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
+    """Regress the time of whole runs on their numbers of forwards, without an intercept (section 4.2).
+
+    ``forwards`` has one row a run and one column a kind; the fit of equation 2.1 takes N_draft and N_target. Its first
+    coefficient is the time that one more drafted token costs, wherever it is spent: the draft model's forward, and the
+    wider forward of the target. ValueError if the runs do not tell the kinds apart.
+    """
+    forwards, seconds = np.asarray(forwards, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    if forwards.ndim != 2 or seconds.shape != forwards.shape[:1]:
+        raise ValueError(
+            f"forwards has shape {forwards.shape} and seconds {seconds.shape}; expected (runs, kinds) and (runs,)"
+        )
+    fitted, _, rank, _ = np.linalg.lstsq(forwards, seconds, rcond=None)
+    if rank < forwards.shape[1]:
+        raise ValueError(
+            f"{len(seconds)} runs do not tell {forwards.shape[1]} kinds of forwards apart; expected "
+            "runs of several draft lengths"
+        )
+    missed = float(((seconds - forwards @ fitted) ** 2).sum())
+    spread = float(((seconds - seconds.mean()) ** 2).sum())
+    return Fit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
+
+
+def fit(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
+    """:func:`fit_forward_times` with intervals; a sample that cannot tell the kinds
+    of passes apart is left out."""
+    kinds = forwards.shape[1]
+
+    def fitted(drawn: np.ndarray) -> list[float]:
+        try:
+            found = fit_forward_times(forwards[drawn], seconds[drawn])
+        except ValueError:
+            return [float("nan")] * (kinds + 1)
+        return [*found.seconds, found.r_squared]
+
+    *times, r_squared = (
+        resampled(lambda drawn, place=place: fitted(drawn)[place], len(seconds)) for place in range(kinds + 1)
+    )
+    return Fit(times, r_squared)
+
+
+def spread_share(sets: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
+    """Standard deviation between sets of prompts of the fitted time of the draft model's pass, over its mean; each set as
+    :func:`forward_counts` gives it."""
+
+    def share(*drawn: np.ndarray) -> float:
+        try:
+            times = [
+                fit_forward_times(counts[own], seconds[own]).seconds[0]
+                for (counts, seconds), own in zip(sets, drawn, strict=True)
+            ]
+        except ValueError:
+            return float("nan")
+        return float(np.std(times, ddof=1) / np.mean(times))
+
+    return resampled(share, [len(seconds) for _, seconds in sets])
+
+
+@torch.inference_mode()
+def alone_over_in_turns(
+    model: PreTrainedModel, other: PreTrainedModel, width: int, other_width: int, context: int = 128, repeats: int = 200
+) -> Interval:
+    """Time of a pass over ``width`` tokens after one of the same model, over that after a pass of the other model over
+    ``other_width`` tokens; the interval is over repeats."""
+    marks: tuple[list, list] = [], []
+    with (
+        Target(model, context, Capture(), context + width) as ours,
+        Target(other, context, Capture(), context + other_width) as theirs,
+    ):
+        clock = clock_of(ours.devices | theirs.devices)
+        for target in (ours, theirs):
+            target.extend([5] * context)
+        own, foreign = DraftTree.chain([5] * (width - 1)), DraftTree.chain([5] * (other_width - 1))
+        for _ in range(repeats + 2):
+            theirs.verify(5, foreign)
+            for kind in (1, 0):  # after the other model's pass, then after its own
+                began = clock.mark()
+                ours.verify(5, own)
+                marks[kind].append((began, clock.mark()))
+        clock.settle()
+        alone, in_turns = ([clock.seconds(*pair) for pair in pairs[2:]] for pairs in marks)
+    return ratio_of_means(alone, in_turns)
+
+
+# Whether sampled text follows the target's distribution, told from the text alone --------------------------------
+
+
+@torch.inference_mode()
+def transformed(
+    target: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, seed: int = 0
+) -> np.ndarray:
+    """Randomised probability integral transform of a sampled text: independent uniform numbers if it follows the target.
+
+    Each token gives the probability of all tokens more likely than it, and a uniform share of its own (Rosenblatt 1952), drawn
+    with ``seed``. A method that favours likely tokens gives numbers that are too small.
+    """
+    ids = torch.tensor([[*prompt, *tokens]], device=target.device)
+    logits = target(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    rows = distribution(logits.float().cpu(), sampling)
+    own = rows.gather(1, torch.tensor(list(tokens))[:, None])
+    before = torch.where(rows > own, rows, 0.0).sum(-1).numpy()
+    # Tokens of one probability have no order: they share their interval.
+    tied = torch.where(rows == own, rows, 0.0).sum(-1).numpy()
+    return before + tied * np.random.default_rng(seed).random(len(tokens))
+
+
+def uniform_p_value(numbers: np.ndarray) -> float:
+    """Probability that some tens or more of independent uniform numbers lie as far from uniform as these or further (Kolmogorov
+    and Smirnov)."""
+    n, ordered = len(numbers), np.sort(numbers)
+    distance = max((np.arange(1, n + 1) / n - ordered).max(), (ordered - np.arange(n) / n).max())
+    # Stephens (1970): with this argument the limit serves finite samples.
+    x = (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n)) * distance
+    if x < 0.2:
+        return 1.0  # the series is 1 to ten places there, and converges slowly
+    return float(min(1.0, max(0.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * x) ** 2) for k in range(1, 101)))))

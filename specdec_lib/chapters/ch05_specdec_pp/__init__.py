@@ -1,1 +1,0 @@
-"""Chapter 5: SpecDec++, its heads and the theory of stopping."""
