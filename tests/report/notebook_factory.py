@@ -18,9 +18,8 @@ def write_notebook(
     code: list[str] | None = None,
     name: str = "01_small",
     prose: str = "Text.",
-    timed: bool = False,
 ) -> Path:
-    """Write a notebook whose last cells are ``code``, which takes times if it is ``timed``, with its profiles; returns its path."""
+    """Write a notebook whose last cells are ``code``, with its profiles; returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
@@ -32,8 +31,6 @@ def write_notebook(
     cells += [new_code_cell(source, id=f"code{number}") for number, source in enumerate(sources)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
-    if timed:
-        content.metadata["specdec"] = {"timed": True}
     nbformat.validate(content)
     (folder / "params").mkdir(parents=True, exist_ok=True)
     for profile in ("smoke", "default", "full"):

@@ -20,7 +20,7 @@ from specdec_lib.report import params
 from specdec_lib.report.display import provenance
 from specdec_lib.report.params import UsageError
 
-#: Key of a notebook's metadata: in a source ``{"timed": true}`` where it takes times, in a copy where it comes from.
+#: Key of a copy's metadata: where it comes from.
 METADATA = "specdec"
 PROFILES = ("smoke", "default", "full")
 NAME = re.compile(r"(?P<id>\d\d)_[a-z0-9_]+")
@@ -54,11 +54,6 @@ class Job:
     def source(self) -> nbformat.NotebookNode:
         """The source notebook."""
         return nbformat.read(str(self.path), as_version=4)
-
-    @property
-    def timed(self) -> bool:
-        """Whether it takes times, and so runs alone."""
-        return bool(self.source.metadata.get(METADATA, {}).get("timed"))
 
     @property
     def command(self) -> str:

@@ -1,7 +1,7 @@
 """Executes the notebooks with papermill into ``book/notebooks``.
 
 A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a
-stored error output without a word. Notebooks that time something run alone, after all others.
+stored error output without a word. They run one after another: most of them time something, and another one would slow it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from multiprocessing import get_context
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,15 +44,11 @@ def run(
     output: Path | None = None,
     notebooks: Path | None = None,
     kept: Path | None = None,
-    jobs: int = 1,
 ) -> list[Failure]:
     """Execute notebooks of a plan (:func:`specdec_lib.report.build.plan.make_plan`) that changed, or all if ``force``, and put
     the copies into ``output``, ``book/notebooks`` by default, and copies of those that failed into ``kept``, ``_build/failed``.
-
-    ``jobs`` notebooks run at once, of those that time nothing. Returns the failures.
+    Returns the failures.
     """
-    if jobs < 1:
-        raise params.UsageError(f"jobs is {jobs}; expected 1 notebook at once, or more")
     planned = plan.make_plan(profile, only, overrides, notebooks)
     output = output or paths.root() / "book" / "notebooks"
     kept = kept or paths.root() / "_build" / "failed"
@@ -80,13 +74,11 @@ def run(
     if any(job.target == smollm2.NAME for job in waiting):
         smollm2.folder()
         fetch(HUMANEVAL)
-    alone = [job for job in waiting if job.timed]
-    # The longest first: otherwise one process may be left with a long one at the end.
-    together = sorted((job for job in waiting if not job.timed), key=lambda job: -_last_seconds(output, job))
     with tempfile.TemporaryDirectory(prefix="specdec-", dir=temporary) as scratch:
-        for ended in chain(_executed(together, jobs, Path(scratch)), _executed(alone, 1, Path(scratch))):
+        for job in waiting:
+            ended = _executed(job, Path(scratch))
             failure = _finish(ended, surroundings, output, kept)
-            _say(f"{ended.job.name}: {'FAILED' if failure else 'done'} ({ended.seconds:.0f} s)")
+            _say(f"{job.name}: {'FAILED' if failure else 'done'} ({ended.seconds:.0f} s)")
             if failure:
                 failed.append(failure)
     for failure in failed:
@@ -126,32 +118,22 @@ class Running(NamedTuple):
         return f"{self.job.name}: cell {_text(self.folder / execution.PROGRESS) or 0} of {cells}, {self.seconds:.0f} s"
 
 
-def _executed(jobs: Sequence[Job], at_once: int, scratch: Path) -> Iterator[Running]:
-    """Execute notebooks, some of them at the same time; gives each as its process ends, and says every minute what runs."""
-    waiting, running = list(jobs), []
-    threads = max(1, (os.cpu_count() or 1) // max(1, min(at_once, len(waiting))))
-    said = time.perf_counter()
+def _executed(job: Job, scratch: Path) -> Running:
+    """Execute a notebook to its end, and say every minute how far it is."""
+    running = _start(job, scratch)
+    _say(f"{job.name} ({job.profile}) begins")
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(_start(waiting.pop(0), scratch, threads))
-                _say(f"{running[-1].job.name} ({running[-1].job.profile}) begins")
-            left = REPORT_SECONDS - (time.perf_counter() - said)
-            ended = wait([one.process.sentinel for one in running], timeout=max(0.0, left))
-            for one in [one for one in running if one.process.sentinel in ended]:
-                one.process.join()
-                running.remove(one)
-                yield one
-            if not ended:
-                said = time.perf_counter()
-                _say("; ".join(one.state() for one in running) + _busy())
+        while running.process.is_alive():
+            running.process.join(REPORT_SECONDS)
+            if running.process.is_alive():
+                _say(running.state() + _busy())
     finally:
-        for one in running:
-            one.process.kill()
-            one.process.join()
+        running.process.kill()
+        running.process.join()
+    return running
 
 
-def _start(job: Job, scratch: Path, threads: int) -> Running:
+def _start(job: Job, scratch: Path) -> Running:
     folder = Path(tempfile.mkdtemp(dir=scratch))
     source_sum = files.sha256(job.path)  # before it can be changed
     context = run_context.RunContext(job.name, job.profile, str(folder / "files"), source_sum)
@@ -159,9 +141,6 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
     # Absolute: the kernel works in another folder.
     folders = {name: paths.named_folder(name) for name in ("SPECDEC_CACHE", "SPECDEC_DATASETS", "SPECDEC_WHEELS")}
     variables |= {name: str(folder) for name, folder in folders.items() if folder}
-    # Where two notebooks used all cores, their threads would wait for each other.
-    if "OMP_NUM_THREADS" not in os.environ and threads < (os.cpu_count() or 1):
-        variables["OMP_NUM_THREADS"] = str(threads)
     work = job.path, folder / job.path.name, dict(job.given), paths.root(), variables, os.getpid()
     # Not a copy of this process, which has threads of torch.
     process = get_context("spawn").Process(target=execution.execute, args=work)
@@ -170,7 +149,7 @@ def _start(job: Job, scratch: Path, threads: int) -> Running:
 
 
 def _busy() -> str:
-    """Return a warning if the machine has more to do than these notebooks, which have a core each; else nothing."""
+    """Return a warning if the machine has more to do than this notebook; else nothing."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load <= cores + 1:
         return ""
@@ -183,14 +162,6 @@ def _say(text: str) -> None:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _last_seconds(output: Path, job: Job) -> float:
-    """How long the notebook took when the stored copy was made; 0 without one."""
-    try:
-        return json.loads(_text(output / job.path.name))["metadata"][METADATA]["seconds"]
-    except (ValueError, KeyError):
-        return 0.0
 
 
 def _check_writable(folders: dict[str, Path]) -> None:
