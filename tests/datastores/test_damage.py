@@ -22,8 +22,10 @@ from tests.datastores.stores import propose
 
 VOCABULARY = 40
 FILES = (
-    "manifest.json", "tokens.npy", "documents.npy", "suffix_array.json", "suffix_array.npy", "first.npy", "keys.npy",
-    "dense/dense.json", "dense/positions.npy", "dense/index.faiss",
+    "store/manifest.json", "store/tokens.npy", "store/documents.npy", "store/suffix_array.json",
+    "store/suffix_array.npy", "store/first.npy", "store/keys.npy", "store/dense/dense.json",
+    "store/dense/positions.npy", "store/dense/index.faiss", "states/states.json", "states/states.npy",
+    "states/positions.npy", "set/shards.json",
 )  # fmt: skip
 SWITCHES = (
     {"max_ngram": 64},
@@ -54,7 +56,12 @@ def damages(sound: Path, name: str, count: int, seed: int) -> Iterator[tuple[str
 
 
 def use(path: Path) -> None:
-    """Open a store and both of its indexes and draft from them."""
+    """Open a store and both of its indexes and draft from them, or read the states."""
+    if path.name == "states":
+        assert sum(len(rows) for _, rows in States.open(path)) > 0
+        return
+    if path.name == "set":
+        path = datastores.open_suffix_index(path).shards[0].store.path
     index = SuffixIndex.open(path)
     store = index.store
     documents = [store.document(i).tolist() for i in range(len(store))]
@@ -83,17 +90,18 @@ def outcome(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A store of few tokens, with both indexes, in ``store``, its states in ``states``, and itself as a shard in ``set``."""
+    """A store of few tokens, with both indexes, in ``store``, its states in ``states``, and itself twice in ``set``."""
     folder, rng = tmp_path_factory.mktemp("damage"), np.random.default_rng(5)
     documents = [rng.integers(0, VOCABULARY, (2, rng.integers(2, 90))).min(0).tolist() for _ in range(20)]
     store = datastores.build_tokens(folder / "store", documents, VOCABULARY, progress=False)
     datastores.build_suffix_array(store, progress=False)
     build(store, factory="IVF4,Flat", nprobe=4)
-    assert outcome(store.path) == "used"
     zeros = lambda batch: [np.zeros((len(tokens), 3)) for tokens in batch]  # noqa: E731
     states.write_states(folder / "states", store, zeros, 3, progress=False)
-    shutil.copytree(store.path, folder / "set" / "shard-00000")
-    write_shards(folder / "set", 1)
+    for number in range(2):
+        shutil.copytree(store.path, folder / "set" / f"shard-{number:05d}")
+    write_shards(folder / "set", 2)
+    assert [outcome(folder / kind) for kind in OPEN] == ["used"] * 3
     return folder
 
 
@@ -119,13 +127,13 @@ def ended(path) -> str:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", FILES)
 def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed):
-    copy, outcomes = shutil.copytree(sound / "store", tmp_path / "copy"), Counter()
-    for words, data in damages(sound / "store", name, 12, seed):
+    copy, outcomes = shutil.copytree(sound, tmp_path / "copy"), Counter()
+    for words, data in damages(sound, name, 12, seed):
         (copy / name).write_bytes(data)
-        result = ended(copy)
+        result = ended(copy / name.partition("/")[0])
         assert result in ("used", "refused"), f"{words}: {result}"
         outcomes[result] += 1
-    assert outcomes["refused"] or name == "dense/index.faiss", outcomes  # most of it are the keys' own bits
+    assert outcomes["refused"] or name == "store/dense/index.faiss", outcomes  # most of it are the keys' own bits
 
 
 def put(place, value):
@@ -152,6 +160,12 @@ def field(forged=False, **changes):
     return change
 
 
+def replaced(folder):
+    """Another store takes the place of one."""
+    shutil.rmtree(folder)
+    datastores.build_tokens(folder, [[7, 8]], VOCABULARY, progress=False)
+
+
 def rewritten(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
@@ -160,8 +174,7 @@ TRUNCATED = rewritten(lambda data: data[:-2])
 ZEROS = rewritten(lambda data: b"\0" * len(data))
 FLIPPED = rewritten(lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
 GONE = os.remove
-MANIFESTS = [f"store/{name}" for name in FILES if name.endswith(".json")]
-MANIFESTS += ["states/states.json", "set/shards.json"]
+MANIFESTS = [name for name in FILES if name.endswith(".json")]
 ARRAYS = [name for name in FILES if not name.endswith(".json")]
 
 #: File, what is done to it, and the words of the refusal; None where only ``verify`` sees it.
@@ -171,9 +184,9 @@ DAMAGE = [
     *((name, field(sha256=None), "was altered after it was built") for name in MANIFESTS),
     *((name, TRUNCATED, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),
     *((name, GONE, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),
-    *((f"store/{name}", TRUNCATED, "has .* bytes, not") for name in ARRAYS),
-    *((f"store/{name}", GONE, "is missing: the datastore is damaged") for name in ARRAYS),
-    *((f"store/{name}", ZEROS, "cannot be read") for name in ARRAYS),
+    *((name, TRUNCATED, "has .* bytes, not") for name in ARRAYS),
+    *((name, GONE, "is missing: the datastore is damaged") for name in ARRAYS),
+    *((name, ZEROS, "cannot be read") for name in ARRAYS),
     ("store/tokens.npy", put(5, 41), "holds the token 41; expected 0 to 40"),
     ("store/tokens.npy", put(-1, 3), "does not begin and end with a separator"),
     ("store/tokens.npy", put(5, 40), None),  # a separator within a document: shorter continuations, nothing worse
@@ -194,9 +207,9 @@ DAMAGE = [
     ("store/dense/dense.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
     ("store/dense/dense.json", field(width=3, forged=True), "of width 12, not .* of 3"),
     ("states/states.npy", FLIPPED, None),
-    ("states/states.npy", TRUNCATED, "has .* bytes, not"),
-    ("states/positions.npy", GONE, "is missing: the datastore is damaged"),
     ("set/shard-00000/manifest.json", GONE, "shard-00000 is no datastore"),
+    ("set/shard-00001", shutil.rmtree, "no datastore at .*shard-00001"),
+    ("set/shard-00001", replaced, "shard-00001 is not the store that .*shards.json names"),
     ("set/shard-00000/tokens.npy", put(5, 41), "holds the token 41"),
     ("set/shard-00000/keys.npy", FLIPPED, None),
 ]
