@@ -22,12 +22,12 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from specdec_lib import Generation, Sampling, UnsupportedModel, custom_generate, generate
+from specdec_lib import Generation, Sampling, custom_generate, generate
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters import DraftModel
 from tests.chaos import FACTORIES, SAMPLING
 from tests.decoding.test_acceptance import RIGHT, surprise
-from tests.families import CONTEXT, perturbed, prompt, tokenizer
+from tests.families import CONTEXT, build, perturbed, prompt, tokenizer
 
 NEW = 24
 IDS = torch.tensor([prompt(3, 20)])
@@ -119,15 +119,12 @@ def test_sampled_output_equals_plain_decoding_with_the_same_seed(library, llama,
 
 
 @pytest.mark.core_cases(4)
-@pytest.mark.parametrize(
-    "settings, sampling",
-    [
-        ({"temperature": 0.3, "top_p": 0.9, "top_k": 0}, Sampling(0.3, 0.9)),
-        ({"temperature": 0.5, "top_k": 9}, Sampling(0.5, 1.0, 9)),
-        ({"temperature": 0.4, "top_p": 0.0, "top_k": 0}, Sampling(0.4, 1e-300)),
-        ({"logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.3)]), "top_k": 0}, Sampling(0.3)),
-    ],
-)
+@pytest.mark.parametrize("settings, sampling", [
+    ({"temperature": 0.3, "top_p": 0.9, "top_k": 0}, Sampling(0.3, 0.9)),
+    ({"temperature": 0.5, "top_k": 9}, Sampling(0.5, 1.0, 9)),
+    ({"temperature": 0.4, "top_p": 0.0, "top_k": 0}, Sampling(0.4, 1e-300)),
+    ({"logits_processor": LogitsProcessorList([TemperatureLogitsWarper(0.3)]), "top_k": 0}, Sampling(0.3)),
+])  # fmt: skip
 def test_a_draft_model_draws_as_it_does_in_generate(llama, settings, sampling):
     drafter = DraftModel(perturbed(llama, 0.3), 4)
     for seed in (0, 1):
@@ -207,45 +204,45 @@ class NeverRuns:
 ONE_MASKED = torch.ones_like(IDS).index_fill(1, torch.tensor([0]), 0)
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"num_beams": 3}, "num_beams is 3"),
-        ({"do_sample": True, "num_return_sequences": 2}, "num_return_sequences is 2"),
-        ({"prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens is 4"),
-        ({"assistant_early_exit": 1}, "assistant_early_exit is 1"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha is 0.6"),
-        ({"dola_layers": "high"}, "dola_layers is 'high'"),
-        ({"inputs_embeds": torch.zeros(1, IDS.shape[1], 32)}, "inputs_embeds is given"),
-        ({"position_ids": torch.arange(IDS.shape[1])[None] * 2}, "position_ids is given"),
-        ({"past_key_values": DynamicCache()}, "(cache|past_key_values) is given"),
-        ({"cache_implementation": "quantized"}, "cache_implementation is 'quantized'"),
-        ({"attention_mask": ONE_MASKED}, "the prompt is padded"),
-        *(
-            ({name: True, "return_dict_in_generate": True}, f"{name} is set")
-            for name in ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
-        ),
-    ],
-)
-def test_what_would_not_be_read_is_refused_by_name(llama, monkeypatch, settings, message):
-    if "cache_implementation" in settings:  # transformers needs a package for such a cache
+def asked(**settings):
+    """Settings of transformers' own ``generate``."""
+    return lambda model: through(model, NeverRuns(), settings=settings)
+
+
+def given(**inputs):
+    """Further inputs that ``generate`` hands to the method."""
+    arguments = (IDS, LogitsProcessorList(), StoppingCriteriaList())
+    return lambda model: custom_generate(NeverRuns())(model, *arguments, model.generation_config, **inputs)
+
+
+T5 = T5Config(vocab_size=96, d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, decoder_start_token_id=0)
+OUTPUTS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
+
+
+@pytest.mark.parametrize("call, words", [
+    (asked(num_beams=3), "num_beams is 3"),
+    (asked(do_sample=True, num_return_sequences=2), "num_return_sequences is 2"),
+    (asked(prompt_lookup_num_tokens=4), "prompt_lookup_num_tokens is 4"),
+    (asked(assistant_early_exit=1), "assistant_early_exit is 1"),
+    (asked(penalty_alpha=0.6, top_k=4), "penalty_alpha is 0.6"),
+    (asked(dola_layers="high"), "dola_layers is 'high'"),
+    (asked(inputs_embeds=torch.zeros(1, IDS.shape[1], 32)), "inputs_embeds is given"),
+    (asked(position_ids=torch.arange(IDS.shape[1])[None] * 2), "position_ids is given"),
+    (asked(past_key_values=DynamicCache()), "(cache|past_key_values) is given"),
+    (asked(cache_implementation="quantized"), "cache_implementation is 'quantized'"),
+    (asked(attention_mask=ONE_MASKED), "the prompt is padded"),
+    *((asked(**{name: True}, return_dict_in_generate=True), f"{name} is set") for name in OUTPUTS),
+    (given(pixel_values=torch.zeros(1, 3, 4, 4)), "pixel_values.* is given"),
+    (given(mm_encoder_outputs={"image": torch.zeros(1)}), "pixel_values.* is given"),
+    (lambda model: asked(token_type_ids=torch.zeros_like(IDS))(build("gpt2")), "token_type_ids is given"),
+    (lambda model: through(model, ids=torch.cat([IDS, IDS])), "holds 2 prompts"),
+    (lambda model: asked()(T5ForConditionalGeneration(T5).eval()), "T5.* is an encoder-decoder model"),
+])  # fmt: skip
+def test_what_would_not_be_read_is_refused_by_name(llama, monkeypatch, call, words):
+    if words.startswith("cache_implementation"):  # transformers needs a package for such a cache
         monkeypatch.setattr(type(llama), "_prepare_cache_for_generation", lambda *args: None)
-    with pytest.raises(ValueError, match=message):
-        through(llama, NeverRuns(), settings=settings)
-
-
-def test_a_batch_and_inputs_of_other_kinds_are_refused_by_name(library, llama):
-    with pytest.raises(ValueError, match="holds 2 prompts"):
-        llama.generate(torch.cat([IDS, IDS]), custom_generate=custom_generate(), max_new_tokens=5)
-    with pytest.raises(ValueError, match="token_type_ids is given"):
-        through(library["gpt2"], settings={"token_type_ids": torch.zeros_like(IDS)})
-    arguments = (IDS, LogitsProcessorList(), StoppingCriteriaList(), llama.generation_config)
-    for given in ({"pixel_values": torch.zeros(1, 3, 4, 4)}, {"mm_encoder_outputs": {"image": torch.zeros(1)}}):
-        with pytest.raises(ValueError, match="pixel_values.* is given"):
-            custom_generate()(llama, *arguments, **given)
-    config = T5Config(vocab_size=96, d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=16, decoder_start_token_id=0)
-    with pytest.raises(UnsupportedModel, match="T5ForConditionalGeneration is an encoder-decoder model"):
-        T5ForConditionalGeneration(config).eval().generate(IDS, custom_generate=custom_generate(), max_new_tokens=5)
+    with pytest.raises(ValueError, match=words):
+        call(llama)
 
 
 def test_the_output_ends_with_the_models_context(llama):

@@ -25,48 +25,6 @@ def test_served_models_pass_in_half_precision_and_are_left_as_they_were(family, 
     assert model.config.to_dict() == before
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
-@pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])
-def test_a_model_that_ignores_mask_or_positions_is_found_out(monkeypatch, ignored, dtype):
-    model = build("llama").to(dtype)
-    forward = model.forward
-    monkeypatch.setattr(model, "forward", lambda *args, **kwargs: forward(*args, **{**kwargs, ignored: None}))
-    with pytest.raises(UnsupportedModel, match="do not follow the tree mask|cannot run a draft tree"):
-        generate(model, [1, 2, 3])
-
-
-def test_an_overflow_of_float16_is_named():
-    model = build("llama")
-    with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight.mul_(500)
-        model.model.layers[1].mlp.gate_proj.weight.mul_(500)
-    check_model(model)
-    with pytest.raises(UnsupportedModel, match="its weights are: .*float16 overflows: load it in bfloat16 or float32"):
-        generate(copy.deepcopy(model).half(), [1, 2, 3])
-
-
-def test_a_model_that_cannot_run_by_itself_is_not_blamed_on_the_tree(monkeypatch):
-    def fails(states):
-        raise AssertionError
-
-    model = build("llama")
-    monkeypatch.setattr(model.model.layers[0].mlp, "forward", fails)
-    says = r"its own forward .* without a draft, fails with AssertionError in fails \(test_self_check.py, line"
-    with pytest.raises(UnsupportedModel, match=says):
-        generate(model, [1, 2, 3])
-
-
-def test_layers_that_quantise_by_all_tokens_of_a_pass_are_named():
-    quantization = pytest.importorskip("torch.ao.quantization")
-    if not set(torch.backends.quantized.supported_engines) - {"none"}:
-        pytest.skip("this build of torch has no quantised layers")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = quantization.quantize_dynamic(build("llama"), {torch.nn.Linear}, dtype=torch.qint8)
-    with pytest.raises(UnsupportedModel, match="dynamic.* scales what it rounds by all tokens of a pass"):
-        generate(model, [1, 2, 3])
-
-
 def test_a_window_that_does_not_follow_the_configuration_is_served_within_it_alone(monkeypatch):
     model = build("mistral-window", sliding_window=40)
     forward = model.forward
@@ -77,6 +35,41 @@ def test_a_window_that_does_not_follow_the_configuration_is_served_within_it_alo
     assert generate(model, start, Chaos(start + plain.tokens), max_new_tokens=20).tokens == plain.tokens
     with pytest.raises(UnsupportedModel, match="the last 40 tokens only.* may take 41"):
         generate(model, start, max_new_tokens=21)
+
+
+def ignoring(argument: str, dtype: torch.dtype):
+    model = build("llama").to(dtype)
+    forward = model.forward
+    model.forward = lambda *args, **kwargs: forward(*args, **{**kwargs, argument: None})
+    return model
+
+
+def overflowing():
+    """In float16 alone."""
+    model = build("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(500)
+        model.model.layers[1].mlp.gate_proj.weight.mul_(500)
+    check_model(model)
+    return copy.deepcopy(model).half()
+
+
+def failing():
+    def fails(states):
+        raise AssertionError
+
+    model = build("llama")
+    model.model.layers[0].mlp.forward = fails
+    return model
+
+
+def quantised():
+    quantization = pytest.importorskip("torch.ao.quantization")
+    if not set(torch.backends.quantized.supported_engines) - {"none"}:
+        pytest.skip("this build of torch has no quantised layers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return quantization.quantize_dynamic(build("llama"), {torch.nn.Linear}, dtype=torch.qint8)
 
 
 def damaged():
@@ -102,29 +95,29 @@ TYPES = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_he
 XLNET = XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=2, d_inner=32)
 
 
-@pytest.mark.parametrize(
-    "make, says",
-    [
-        *((lambda family=family: build(family), "ForCausalLM") for family in REFUSED),
-        *(
-            (
-                lambda dtype=dtype: build("roc_bert", pad_token_id=0).to(dtype),
-                "RoCBert.*when other tokens follow.*it is not causal",
-            )
-            for dtype in (torch.float32, *HALF)
-        ),
-        (lambda: build("gpt_neo", **TYPES), "local layers"),
-        (lambda: build("doge", pad_token_id=0, keep_window_size=40), "the tokens that it scores highest"),
-        (lambda: XLNetLMHeadModel(XLNET).eval(), "XLNetLMHeadModel has no key-value cache"),
-        (lambda: build("llama").train(), "training mode"),
-        (half_trained, "its part transformer.drop is in training mode"),
-        (lambda: using("llama", "flash_attention_2"), "flash_attention_2"),
-        # Some releases of transformers run such a model under SDPA without the cap.
-        (lambda: using("gemma2", "sdpa"), "caps its attention scores"),
-        (damaged, "its weight model.layers.1.mlp.up_proj.weight holds NaN"),
-        (lambda: build("llama").to("meta"), "LlamaForCausalLM has no weights.* 'meta'"),
-    ],
-)
+IGNORED = [(argument, dtype) for argument in ("attention_mask", "position_ids") for dtype in (torch.float32, *HALF)]
+NOT_CAUSAL = "RoCBert.*when other tokens follow.*it is not causal"
+
+
+@pytest.mark.parametrize("make, says", [
+    *((lambda family=family: build(family), "ForCausalLM") for family in REFUSED),
+    *((lambda own=own: ignoring(*own), "do not follow the tree mask|cannot run a draft tree") for own in IGNORED),
+    *((lambda d=d: build("roc_bert", pad_token_id=0).to(d), NOT_CAUSAL) for d in (torch.float32, *HALF)),
+    (lambda: build("gpt_neo", **TYPES), "local layers"),
+    (lambda: build("doge", pad_token_id=0, keep_window_size=40), "the tokens that it scores highest"),
+    (lambda: XLNetLMHeadModel(XLNET).eval(), "XLNetLMHeadModel has no key-value cache"),
+    (lambda: build("llama").train(), "training mode"),
+    (half_trained, "its part transformer.drop is in training mode"),
+    (lambda: using("llama", "flash_attention_2"), "flash_attention_2"),
+    # Some releases of transformers run such a model under SDPA without the cap.
+    (lambda: using("gemma2", "sdpa"), "caps its attention scores"),
+    (damaged, "its weight model.layers.1.mlp.up_proj.weight holds NaN"),
+    (overflowing, "its weights are: .*float16 overflows: load it in bfloat16 or float32"),
+    # What fails without a draft is not blamed on the tree.
+    (failing, r"its own forward .* without a draft, fails with AssertionError in fails \(test_self_check.py, line"),
+    (quantised, "dynamic.* scales what it rounds by all tokens of a pass"),
+    (lambda: build("llama").to("meta"), "LlamaForCausalLM has no weights.* 'meta'"),
+])  # fmt: skip
 def test_a_model_that_cannot_be_served_is_refused_with_its_reason(make, says):
     with pytest.raises(UnsupportedModel, match=says):
         generate(make(), prompt(1, 20), max_new_tokens=4)

@@ -87,12 +87,6 @@ def test_mixed_examples_are_the_tokens_of_the_draft_in_one_text(pair, monkeypatc
     assert 10 < own.sum() < 35
 
 
-@pytest.mark.parametrize("mixing, says", [(-0.1, "mixing is"), (1.0, "mixing is"), (None, "left no token")])
-def test_nothing_to_learn_from_is_an_error(pair, mixing, says):
-    with pytest.raises(ValueError, match=says):
-        examples(pair[1], [], mixing)
-
-
 PROMPTS = [prompt(s, 8 + s) for s in range(5)]
 
 
@@ -135,20 +129,24 @@ def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
         make(*pair, max_new_tokens=2)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"labels": "soft"}, "labels is 'soft'"),
-        ({"prompts": []}, "no prompts"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0; expected a whole number, 1 or more"),
-        ({"prompts": [[3, 4], [96]]}, "token id 96 is outside"),
-        ({"prompts": [[3, 4], [5] * CONTEXT]}, "prompt 1 has 128 tokens and the model's context is 128"),
-    ],
-)
-def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, wrong, message):
+def data_with(**wrong):
+    return lambda pair, folder: generate_data(*pair, **{"prompts": PROMPTS[:1], "folder": folder} | wrong)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda pair, folder: examples(pair[1], [], -0.1), "mixing is"),
+    (lambda pair, folder: examples(pair[1], [], 1.0), "mixing is"),
+    (lambda pair, folder: examples(pair[1], [], None), "left no token"),
+    (data_with(labels="soft"), "labels is 'soft'"),
+    (data_with(prompts=[]), "no prompts"),
+    (data_with(max_new_tokens=0), "max_new_tokens is 0; expected a whole number, 1 or more"),
+    (data_with(prompts=[[3, 4], [96]]), "token id 96 is outside"),
+    (data_with(prompts=[[3, 4], [5] * CONTEXT]), "prompt 1 has 128 tokens and the model's context is 128"),
+])  # fmt: skip
+def test_a_bad_call_leaves_nothing_behind(pair, tmp_path, call, words):
     """What it left would refuse the call put right, as data made with other settings."""
-    with pytest.raises(ValueError, match=message):
-        generate_data(*pair, **{"prompts": PROMPTS[:1], "folder": tmp_path / "data", "progress": False, **wrong})
+    with pytest.raises(ValueError, match=words):
+        call(pair, tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
 
 

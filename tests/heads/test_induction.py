@@ -53,24 +53,26 @@ def test_scores_are_those_of_eager_attention(library, family):
         assert np.allclose(each.attention, weight / copied, atol=1e-4)
 
 
-def test_what_nothing_can_be_found_in_is_refused(llama, monkeypatch):
+RANKED = InductionHeads(np.array([[0.5, 0.0], [0.5, 0.9]]), np.array([[0.1, 0.9], [0.2, 0.0]]), 10, "x")
+ONE_HEAD = Capture(heads=((0, 1),))
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda m: identify(m, []), "no prompts"),
+    (lambda m: identify(m, [[5] * 9, [5] * families.CONTEXT]), "prompt 1 has 128 tokens and the model's context"),
+    (lambda m: credited(m, [record(m, [5] * 70, max_new_tokens=4, capture=ONE_HEAD)]), "1 heads, not all 8: use every"),
+    (lambda m: RANKED.top(0), "count is 0"),
+    (lambda m: RANKED.top(4), "count is 4"),
+])  # fmt: skip
+def test_what_cannot_be_found_is_refused_before_anything_is_decoded(llama, monkeypatch, call, words):
     monkeypatch.setattr("specdec_lib.heads.induction.record", None)
-    with pytest.raises(ValueError, match="no prompts"):
-        identify(llama, [])
-    with pytest.raises(ValueError, match="prompt 1 has 128 tokens and the model's context"):
-        identify(llama, [[5] * 9, [5] * families.CONTEXT], progress=False)
-    trace = record(llama, [5] * 70, max_new_tokens=4, capture=Capture(heads=((0, 1),)))
-    with pytest.raises(ValueError, match="rows of 1 heads, not all 8: use every_head"):
-        credited(llama, [trace])
+    with pytest.raises(ValueError, match=words):
+        call(llama)
 
 
 def test_ranking_is_by_peaks_then_attention():
-    heads = InductionHeads(np.array([[0.5, 0.0], [0.5, 0.9]]), np.array([[0.1, 0.9], [0.2, 0.0]]), 10, "x")
-    assert heads.ranked() == [(1, 1), (1, 0), (0, 0)]
-    assert heads.top(2) == [(1, 1), (1, 0)]
-    for count in (0, 4):
-        with pytest.raises(ValueError, match=f"count is {count}"):
-            heads.top(count)
+    assert RANKED.ranked() == [(1, 1), (1, 0), (0, 0)]
+    assert RANKED.top(2) == [(1, 1), (1, 0)]
 
 
 def test_fingerprint_sees_weights_and_not_the_type_they_are_loaded_in():

@@ -129,24 +129,24 @@ def test_words_of_the_command_line_are_read_as_the_declared_type(name, text, val
     if name == "alpha":  # an integer becomes a float where one is declared
         read = params.validate({"alpha": read}, DECLARED)["alpha"]
     assert read == value and type(read) is type(value)
-    for large in ("1e400", "9" * 400):
-        with pytest.raises(params.UsageError, match="alpha"):
-            params.validate({"alpha": params.parse_value(large, DECLARED["alpha"])}, DECLARED)
-    with pytest.raises(params.UsageError, match="ks"):  # no YAML
-        params.parse_value("[1, 2", DECLARED["ks"])
 
 
-@pytest.mark.parametrize("source", [
-    "alpha = 0.5", "alpha: float", "alpha: float = 1 / 2", "alpha: float = 'x'", "alpha: float | None = None",
-    "print(1)",
+CELL = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: params.parse_declarations("alpha = 0.5"), "write 'name: type = value"),
+    (lambda: params.parse_declarations("alpha: float"), "write 'name: type = value"),
+    (lambda: params.parse_declarations("print(1)"), "write 'name: type = value"),
+    (lambda: params.parse_declarations("alpha: float = 1 / 2"), "'alpha': its default must be a literal"),
+    (lambda: params.parse_declarations("alpha: float = 'x'"), "'alpha' is declared float but its default is 'x'"),
+    (lambda: params.parse_declarations("alpha: float | None = None"), "cannot be used for a parameter"),
+    (lambda: params.declared_parameters({"cells": []}), "exactly one"),
+    (lambda: params.declared_parameters({"cells": [CELL, CELL]}), "exactly one"),
+    (lambda: params.validate({"alpha": params.parse_value("1e400", DECLARED["alpha"])}, DECLARED), "alpha"),
+    (lambda: params.validate({"alpha": params.parse_value("9" * 400, DECLARED["alpha"])}, DECLARED), "alpha"),
+    (lambda: params.parse_value("[1, 2", DECLARED["ks"]), "'ks': .* cannot be read as"),
 ])  # fmt: skip
-def test_a_badly_written_declaration_is_refused(source):
-    with pytest.raises(params.UsageError):
-        params.parse_declarations(source)
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_notebook_needs_exactly_one_parameters_cell(count):
-    cell = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
-    with pytest.raises(params.UsageError, match="exactly one"):
-        params.declared_parameters({"cells": [cell] * count})
+def test_a_badly_written_declaration_or_value_is_refused(call, words):
+    with pytest.raises(params.UsageError, match=words):
+        call()

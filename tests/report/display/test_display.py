@@ -79,15 +79,6 @@ def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_c
     assert r"| rule | a\_b |" in Table(frame, "tab-x", "c").to_myst()
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ({"columns": {"nope": "x"}}, "'nope'"), ({"formats": {"nope": "d"}}, "'nope'"), ({"name": "speed"}, "table name"),
-    ({"name": "tab-Speed"}, "table name"), ({"name": "tab-"}, "table name"),
-])  # fmt: skip
-def test_what_no_page_could_show_or_refer_to_is_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        Table(FRAME, **{"name": "tab-x", "caption": "c"} | arguments)
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     context = run_context.RunContext("04_x", "smoke", str(tmp_path / "files" / "04_x"), "")
@@ -126,21 +117,23 @@ def test_what_is_saved_is_read_back(run):
     assert found["name"].words == "160m, a shape" and f"{found['nan']:.2f}" == f"{found['none']}" == numbers.MISSING
     assert found["seconds"].timed and not found["count"].timed
     assert numbers.read(numbers.table_files(run)["04"]) == found
+    assert numbers.look_up("04/count", {"04": found}).value == 12
 
 
-@pytest.mark.parametrize(
-    "counted, timed, message",
-    [({"a b": 1}, {}, "'a b' is no key"), ({"a": [1]}, {}, "'a' is a list"), ({"a": 1}, {"a": 2}, "counted and timed")],
-)
-def test_what_cannot_be_saved_is_refused(run, counted, timed, message):
-    with pytest.raises(NumberError, match=message):
-        numbers.save("04", counted, timed)
+NEAR = {"04": {"h10_over_pld10": Number(1.0)}}
 
 
-def test_a_key_that_is_not_there_names_those_that_are_near():
-    tables = {"04": {"h10_over_pld10": Number(1.0)}}
-    assert numbers.look_up("04/h10_over_pld10", tables).value == 1
-    with pytest.raises(NumberError, match="'04/h10_over_pld'; did you mean h10_over_pld10"):
-        numbers.look_up("04/h10_over_pld", tables)
-    with pytest.raises(NumberError, match="no key of that chapter is near"):
-        numbers.look_up("05/x", tables)
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("call, error, words", [
+    (lambda: Table(FRAME, "tab-x", "c", columns={"nope": "x"}), ValueError, "'nope'"),
+    (lambda: Table(FRAME, "tab-x", "c", formats={"nope": "d"}), ValueError, "'nope'"),
+    *((lambda name=name: Table(FRAME, name, "c"), ValueError, "table name") for name in ("speed", "tab-Speed", "tab-")),
+    (lambda: numbers.save("04", {"a b": 1}), NumberError, "'a b' is no key"),
+    (lambda: numbers.save("04", {"a": [1]}), NumberError, "'a' is a list"),
+    (lambda: numbers.save("04", {"a": 1}, {"a": 2}), NumberError, "counted and timed"),
+    (lambda: numbers.look_up("04/h10_over_pld", NEAR), NumberError, "'04/h10_over_pld'; did you mean h10_over_pld10"),
+    (lambda: numbers.look_up("05/x", NEAR), NumberError, "no key of that chapter is near"),
+])  # fmt: skip
+def test_what_no_page_could_show_save_or_find_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
