@@ -64,14 +64,6 @@ def test_every_command_that_the_pages_tell_exists():
     assert named and named <= known, named - known
 
 
-def test_the_errata_open_with_items_of_the_page():
-    text = (ROOT / "book" / "errata.md").read_text(encoding="utf-8")
-    items = re.findall(r"^\{#([grdls]\d+)\}\n\*\*([GRDLS]\d+)\.", text, re.MULTILINE)
-    assert items and all(anchor == item.lower() for anchor, item in items) and len(set(items)) == len(items)
-    grave = re.findall(r"^> \d\. \[(\w+)\]\(#(\w+)\)", text, re.MULTILINE)
-    assert len(grave) == 6 and {(anchor, item) for item, anchor in grave} <= set(items)
-
-
 def run_blocks(name, fence="python", model="pocket", **scope):
     """What the blocks of a page leave behind that are run in order, with a model instead of the book's; and their number."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("smollm2", model)
