@@ -71,20 +71,16 @@ def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, monkeypatch, c
     assert generate(llama, prompt(2, 9), max_new_tokens=3).tokens
 
 
-@pytest.mark.parametrize(
-    "model, capture, says",
-    [
-        ("llama", Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"),
-        ("llama", Capture(layers=(1, -2)), "layer is -2"),
-        ("llama", Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
-        ("llama", Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
-        ("llama", Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)"),
-        ("gemma2", Capture(heads=((0, 0),)), "cannot cap .* as Gemma2ForCausalLM does; .* use PLD. .h., Prompt"),
-        ("gpt-oss", Capture(heads=((0, 0),)), "GptOssForCausalLM does not have; .* use PLD. .h., PromptLookupHidden"),
-        ("eager", Capture(heads=((0, 0),)), "load it with attn_implementation='sdpa'"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("model, capture, says", [
+    ("llama", Capture(layers=(3,)), "layer is 3; expected 0 .* to 2"),
+    ("llama", Capture(layers=(1, -2)), "layer is -2"),
+    ("llama", Capture(heads=((2, 0),)), r"head \(2, 0\): expected a block from 0 to 1"),
+    ("llama", Capture(heads=((0, 0), (1, 4))), r"head \(1, 4\): expected a head from 0 to 3"),
+    ("llama", Capture(layers=(1,), heads=((0, -1),)), r"head \(0, -1\)"),
+    ("gemma2", Capture(heads=((0, 0),)), "cannot cap .* as Gemma2ForCausalLM does; .* use PLD. .h., Prompt"),
+    ("gpt-oss", Capture(heads=((0, 0),)), "GptOssForCausalLM does not have; .* use PLD. .h., PromptLookupHidden"),
+    ("eager", Capture(heads=((0, 0),)), "load it with attn_implementation='sdpa'"),
+], ids=str)  # fmt: skip
 def test_what_cannot_be_captured_is_refused_before_any_work(library, model, capture, says):
     model = library[model] if model in SERVED else eager("llama")
     check_model(model)
@@ -103,15 +99,11 @@ _GEMMA3N = {
 _MLLAMA = {"pad_token_id": 0, "cross_attention_layers": [], "rope_parameters": _EXPERTS["rope_parameters"]}
 
 
-@pytest.mark.parametrize(
-    "make, says",
-    [
-        (lambda: build("gemma3n_text", **_GROUPED, **_MIXED, **_GEMMA3N), "has several states"),
-        (lambda: MllamaForCausalLM(MllamaTextConfig(**_COMMON | _GROUPED | _MLLAMA)), "no part 'language_model'"),
-        (lambda: build("opt", pad_token_id=0, ffn_dim=48, word_embed_proj_dim=32), "no list of 2 blocks"),
-    ],
-    ids=["Gemma 3n", "Mllama", "OPT"],
-)
+@pytest.mark.parametrize("make, says", [
+    (lambda: build("gemma3n_text", **_GROUPED, **_MIXED, **_GEMMA3N), "has several states"),
+    (lambda: MllamaForCausalLM(MllamaTextConfig(**_COMMON | _GROUPED | _MLLAMA)), "no part 'language_model'"),
+    (lambda: build("opt", pad_token_id=0, ffn_dim=48, word_embed_proj_dim=32), "no list of 2 blocks"),
+], ids=["Gemma 3n", "Mllama", "OPT"])  # fmt: skip
 def test_states_that_cannot_be_captured_are_refused_by_name_and_the_model_is_served(make, says):
     model = make().eval()
     model.set_attn_implementation("sdpa")

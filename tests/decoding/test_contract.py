@@ -50,15 +50,12 @@ def test_a_wrapped_drafter_is_passed_every_call(llama):
     assert told[0] == told[1] and set(told[0]) == {"reset", "start", "propose", "verified", "finish"}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: DraftTree.chain([5, 6, 7, 8]),
-        lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
-        lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
-        lambda: DraftTree.from_drafts([[5, 6], [5, 7]], merge=False),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: DraftTree.chain([5, 6, 7, 8]),
+    lambda: DraftTree.chain([5, 6, 7, 8], torch.full((4, 9), 1 / 9)),
+    lambda: DraftTree([5, 6, 7, 8], [-1, -1, 0, 2]),
+    lambda: DraftTree.from_drafts([[5, 6], [5, 7]], merge=False),
+])  # fmt: skip
 def test_notes_of_a_tree_go_with_its_nodes(make):
     tree = make()
     visible = np.random.default_rng(0).random((3, 8)) < 0.5
@@ -149,35 +146,32 @@ def idle(llama):
 TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
 
-@pytest.mark.parametrize(
-    "arguments, kind, says",
-    [
-        ({"input_ids": []}, ValueError, "input_ids is empty"),
-        ({"input_ids": [1, VOCABULARY]}, ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of"),
-        ({"input_ids": [1, -1]}, ValueError, "token id -1 is outside"),
-        ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, ValueError, "input_ids holds 2 prompts"),
-        ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
-        ({"input_ids": "import os"}, TypeError, "input_ids is text"),
-        ({"input_ids": {"input_ids": [1, 2]}}, TypeError, "input_ids is a dict; expected token ids"),
-        ({"input_ids": [[1, 2], [3]]}, ValueError, "input_ids holds several prompts; expected one"),
-        ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
-        ({"input_ids": [1.0, 2.0]}, TypeError, "float64; expected whole numbers"),
-        ({"input_ids": torch.tensor([True, False])}, TypeError, "bool; expected whole numbers"),
-        ({"input_ids": [5] * 176}, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
-        ({"input_ids": [5] * CONTEXT}, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
-        *(({"eos_token_id": given}, TypeError, "eos_token_id is .* expected") for given in ("</s>", [2.7], 2.7)),
-        *(({"eos_token_id": given}, ValueError, r"; expected ids, or \[\] for no end") for given in (-1, [96])),
-        ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
-        ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
-        ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
-        ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
-        ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
-        ({"stop_strings": ["x"], "tokenizer": tokenizer(97)}, ValueError, "has 97 tokens, the model embeds 96"),
-        ({"model": BertModel(BertConfig(**TINY))}, TypeError, "model is a BertModel; expected a causal language model"),
-        ({"model": torch.nn.Linear(2, 2)}, TypeError, "model is a Linear; expected a causal language model"),
-        ({"model": "pocket"}, TypeError, "model is a str; expected a causal language model"),
-    ],
-)
+@pytest.mark.parametrize("arguments, kind, says", [
+    ({"input_ids": []}, ValueError, "input_ids is empty"),
+    ({"input_ids": [1, VOCABULARY]}, ValueError, f"token id {VOCABULARY} is outside the model's vocabulary of"),
+    ({"input_ids": [1, -1]}, ValueError, "token id -1 is outside"),
+    ({"input_ids": torch.tensor([[1, 2], [3, 4]])}, ValueError, "input_ids holds 2 prompts"),
+    ({"input_ids": torch.ones((1, 1, 3), dtype=torch.long)}, ValueError, r"shape \(1, 1, 3\)"),
+    ({"input_ids": "import os"}, TypeError, "input_ids is text"),
+    ({"input_ids": {"input_ids": [1, 2]}}, TypeError, "input_ids is a dict; expected token ids"),
+    ({"input_ids": [[1, 2], [3]]}, ValueError, "input_ids holds several prompts; expected one"),
+    ({"input_ids": ["import", "os"]}, TypeError, "expected whole numbers"),
+    ({"input_ids": [1.0, 2.0]}, TypeError, "float64; expected whole numbers"),
+    ({"input_ids": torch.tensor([True, False])}, TypeError, "bool; expected whole numbers"),
+    ({"input_ids": [5] * 176}, ValueError, f"the prompt has 176 tokens and the model's context is {CONTEXT}"),
+    ({"input_ids": [5] * CONTEXT}, ValueError, f"the prompt has {CONTEXT} tokens .* no room"),
+    *(({"eos_token_id": given}, TypeError, "eos_token_id is .* expected") for given in ("</s>", [2.7], 2.7)),
+    *(({"eos_token_id": given}, ValueError, r"; expected ids, or \[\] for no end") for given in (-1, [96])),
+    ({"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
+    ({"max_new_tokens": 2.0}, ValueError, "max_new_tokens is 2.0"),
+    ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
+    ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
+    ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
+    ({"stop_strings": ["x"], "tokenizer": tokenizer(97)}, ValueError, "has 97 tokens, the model embeds 96"),
+    ({"model": BertModel(BertConfig(**TINY))}, TypeError, "model is a BertModel; expected a causal language model"),
+    ({"model": torch.nn.Linear(2, 2)}, TypeError, "model is a Linear; expected a causal language model"),
+    ({"model": "pocket"}, TypeError, "model is a str; expected a causal language model"),
+])  # fmt: skip
 def test_what_cannot_be_decoded_is_refused_before_the_model_runs(idle, arguments, kind, says):
     for run in (generate, record):
         with pytest.raises(kind, match=says):
@@ -194,16 +188,13 @@ def declaring(**declared) -> Silent:
 DUCK = SimpleNamespace(capture=Capture(), start=print, propose=print)
 
 
-@pytest.mark.parametrize(
-    "drafter, kind, says",
-    [
-        (DUCK, TypeError, "expected an object of a subclass of specdec_lib.Drafter"),
-        ("pld", TypeError, "expected an object of a subclass of specdec_lib.Drafter"),
-        (PromptLookup, TypeError, r"Drafter: make one, PromptLookup\(...\)"),
-        (declaring(capture=(1,)), TypeError, r"has capture \(1,\); expected"),
-        (declaring(replays="sometimes"), ValueError, "is 'sometimes'; expected one of any, greedy, never"),
-    ],
-)
+@pytest.mark.parametrize("drafter, kind, says", [
+    (DUCK, TypeError, "expected an object of a subclass of specdec_lib.Drafter"),
+    ("pld", TypeError, "expected an object of a subclass of specdec_lib.Drafter"),
+    (PromptLookup, TypeError, r"Drafter: make one, PromptLookup\(...\)"),
+    (declaring(capture=(1,)), TypeError, r"has capture \(1,\); expected"),
+    (declaring(replays="sometimes"), ValueError, "is 'sometimes'; expected one of any, greedy, never"),
+])  # fmt: skip
 def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, kind, says):
     trace = Trace([3], [4, 5], Sampling(), VOCABULARY, Limits(2), "length")
     for run in (lambda: generate(idle, [3, 4], drafter), lambda: replay(trace, drafter)):
@@ -214,17 +205,14 @@ def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, kind, says)
 FAR = DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))
 
 
-@pytest.mark.parametrize(
-    "proposal, kind, says",
-    [
-        (None, TypeError, r"propose\(\) of Silent.* returned None; expected a specdec_lib.DraftTree"),
-        ([3, 4], TypeError, r"returned \[3, 4\]; expected a specdec_lib.DraftTree"),
-        ((DraftTree.chain([3]), 1), TypeError, r"returned \(.*; expected a specdec_lib.DraftTree"),
-        (DraftTree.chain([99]), ValueError, "drafted token id 99, outside the target's vocabulary of 96"),
-        (FAR, ValueError, "drafted token id 96, outside the target's vocabulary of 96"),
-        (lambda text: text.append(3) or EMPTY, RuntimeError, "changed the number of context.tokens; it may only read"),
-    ],
-)
+@pytest.mark.parametrize("proposal, kind, says", [
+    (None, TypeError, r"propose\(\) of Silent.* returned None; expected a specdec_lib.DraftTree"),
+    ([3, 4], TypeError, r"returned \[3, 4\]; expected a specdec_lib.DraftTree"),
+    ((DraftTree.chain([3]), 1), TypeError, r"returned \(.*; expected a specdec_lib.DraftTree"),
+    (DraftTree.chain([99]), ValueError, "drafted token id 99, outside the target's vocabulary of 96"),
+    (FAR, ValueError, "drafted token id 96, outside the target's vocabulary of 96"),
+    (lambda text: text.append(3) or EMPTY, RuntimeError, "changed the number of context.tokens; it may only read"),
+])  # fmt: skip
 def test_what_cannot_be_verified_is_named(llama, proposal, kind, says):
     trace = record(llama, [3, 4], max_new_tokens=5, eos_token_id=[])
     drafts = lambda context, limit: proposal(context.tokens) if callable(proposal) else proposal  # noqa: E731

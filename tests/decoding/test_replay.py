@@ -124,16 +124,13 @@ class Greedy(Silent):
     replays = "greedy"
 
 
-@pytest.mark.parametrize(
-    "drafter, says",
-    [
-        (Chaos([], capture=Capture(layers=(1, 2))), r"hidden states of layers \[2\], the trace has \[1\]"),
-        (Chaos([], capture=Capture(heads=((1, 1),))), r"attention rows of heads \[\(1, 1\)\], .* has \[\(0, 0\)\]"),
-        (Chaos([], capture=Capture(topk=4)), "Chaos.* cannot be replayed: .*use generate"),
-        (Greedy(), "the trace was sampled and .*Greedy.*replay a greedy trace"),
-        (TokenRecycling(), "TokenRecycling.* cannot be replayed: .*use generate"),
-    ],
-)
+@pytest.mark.parametrize("drafter, says", [
+    (Chaos([], capture=Capture(layers=(1, 2))), r"hidden states of layers \[2\], the trace has \[1\]"),
+    (Chaos([], capture=Capture(heads=((1, 1),))), r"attention rows of heads \[\(1, 1\)\], .* has \[\(0, 0\)\]"),
+    (Chaos([], capture=Capture(topk=4)), "Chaos.* cannot be replayed: .*use generate"),
+    (Greedy(), "the trace was sampled and .*Greedy.*replay a greedy trace"),
+    (TokenRecycling(), "TokenRecycling.* cannot be replayed: .*use generate"),
+])  # fmt: skip
 def test_what_cannot_be_replayed_on_a_trace_is_named(llama, drafter, says):
     capture = Capture(layers=(1,), heads=((0, 0),))
     with pytest.raises(ValueError, match=says):

@@ -75,47 +75,38 @@ def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
 RIDER = Passengers([1], [1], np.ones((1, 3)))
 
 
-@pytest.mark.parametrize(
-    "make, says",
-    [
-        (lambda: DraftTree([1, 2], [-1]), "2 tokens but 1 parents"),
-        (lambda: DraftTree([1, 2], [-1, 1]), r"parents\[1\] is 1"),
-        (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
-        (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
-        (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
-        (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "no chain"),
-        (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
-        (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row a token"),
-        (lambda: DraftTree.chain([1, -3]), "-3"),
-        (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
-        (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),
-        (
-            lambda: DraftTree.chain([3, 4]).annotated(passengers=RIDER),
-            r"visible has shape \(1, 3\); expected 4 columns",
-        ),
-        (lambda: Passengers([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
-        (lambda: Passengers([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
-        (lambda: Passengers([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
-        (lambda: Passengers([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
-        (lambda: Passengers([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
-    ],
-)
+@pytest.mark.parametrize("make, says", [
+    (lambda: DraftTree([1, 2], [-1]), "2 tokens but 1 parents"),
+    (lambda: DraftTree([1, 2], [-1, 1]), r"parents\[1\] is 1"),
+    (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
+    (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
+    (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
+    (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "no chain"),
+    (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
+    (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row a token"),
+    (lambda: DraftTree.chain([1, -3]), "-3"),
+    (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
+    (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),
+    (lambda: DraftTree.chain([3, 4]).annotated(passengers=RIDER), r"visible has shape \(1, 3\); expected 4 columns"),
+    (lambda: Passengers([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
+    (lambda: Passengers([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
+    (lambda: Passengers([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
+    (lambda: Passengers([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
+    (lambda: Passengers([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
+])  # fmt: skip
 def test_malformed_trees_are_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, lambda tokens: list(np.array(tokens))])
-@pytest.mark.parametrize(
-    "make",
-    [
-        DraftTree.chain,
-        lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
-        lambda tokens: DraftTree.from_drafts([tokens]),
-        lambda tokens: DraftTree.from_drafts([tokens], merge=False),
-        lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    DraftTree.chain,
+    lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
+    lambda tokens: DraftTree.from_drafts([tokens]),
+    lambda tokens: DraftTree.from_drafts([tokens], merge=False),
+    lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
+])  # fmt: skip
 def test_token_ids_of_arrays_and_tensors_become_ints(make, kind):
     tree = make(kind([4, 5, 6]))
     assert tree.tokens == [4, 5, 6] and {type(number) for number in tree.tokens} == {int}

@@ -56,14 +56,11 @@ def cross_entropies(head: DraftHead, ends: Ends, texts) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        *((family, kind) for family in ("llama-gqa", "qwen3", "gemma") for kind in KINDS),
-        ("llama-gqa", "hydra prefix"),
-        ("llama-gqa", "medusa own"),
-    ],
-)
+@pytest.mark.parametrize(("family", "kind"), [
+    *((family, kind) for family in ("llama-gqa", "qwen3", "gemma") for kind in KINDS),
+    ("llama-gqa", "hydra prefix"),
+    ("llama-gqa", "medusa own"),
+])  # fmt: skip
 def test_heads_learn_more_than_how_often_each_token_is_written(corpora, family, kind):
     model, texts = corpora(family)
     before = [weights.clone() for weights in model.parameters()]
@@ -141,20 +138,17 @@ def test_a_file_gives_the_heads_back(tmp_path, kind):
     torch.testing.assert_close(dict(again.state_dict()), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda m: MedusaHeads.for_target(m, heads=0), "heads is 0"),
-        (lambda m: made("medusa", m).accuracies, "hold no accuracies; train them"),
-        (lambda m: MedusaHeads.for_target(m, layers=1.5), "layers is 1.5"),
-        (lambda m: DecoderLayer(30, 4, 8), "heads is 4 for states of width 30"),
-        (lambda m: HeadTraining(epochs=0), "epochs is 0"),
-        (lambda m: grown([], 3), "no accuracies"),
-        (lambda m: grown([[1.5]], 3), "depth 1 is 1.5"),
-        (lambda m: grown([[0.5]], 0), "nodes is 0"),
-        (lambda m: train_heads(made("medusa", m), m, [], []), "texts hold no token to predict"),
-    ],
-)
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda m: MedusaHeads.for_target(m, heads=0), "heads is 0"),
+    (lambda m: made("medusa", m).accuracies, "hold no accuracies; train them"),
+    (lambda m: MedusaHeads.for_target(m, layers=1.5), "layers is 1.5"),
+    (lambda m: DecoderLayer(30, 4, 8), "heads is 4 for states of width 30"),
+    (lambda m: HeadTraining(epochs=0), "epochs is 0"),
+    (lambda m: grown([], 3), "no accuracies"),
+    (lambda m: grown([[1.5]], 3), "depth 1 is 1.5"),
+    (lambda m: grown([[0.5]], 0), "nodes is 0"),
+    (lambda m: train_heads(made("medusa", m), m, [], []), "texts hold no token to predict"),
+])  # fmt: skip
 def test_bad_settings_are_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make(build("llama-gqa"))
