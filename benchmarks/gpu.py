@@ -6,17 +6,17 @@ weights, which costs as much as a trained one. Needs torch, transformers, numpy 
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from specdec_lib import load_model, paths, report
 from specdec_lib.chapters import ch06_gpu_benchmarks as speeds
+from specdec_lib.commands import options
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.pass_costs import step_samples
@@ -26,6 +26,7 @@ from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype
 
 WIDTHS = (1, 8, 32, 64)
+DEFAULT = ["PLD", "PLD+ (h)", "REST", "SpecDec"]
 
 
 def speed(rows: Sequence[dict[str, Any]], method: str, over: str = "") -> Interval | None:
@@ -41,46 +42,45 @@ def speed(rows: Sequence[dict[str, Any]], method: str, over: str = "") -> Interv
     return ratio_of_rates(*counts, prompts) if over else pooled_rate(*counts, prompts)
 
 
-def main(words: Sequence[str]) -> None:
-    """Measure what is asked for, and write it at the end."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shape", default="7b", help=f"of {', '.join(speeds.SHAPES)} (default: %(default)s)")
-    parser.add_argument("--target", default="smollm2", help="the real model (default: %(default)s)")
-    parser.add_argument("--draft", default="", help="its draft model (default: none)")
-    parser.add_argument("--methods", nargs="*", default=["PLD", "PLD+ (h)", "REST", "SpecDec"], choices=METHODS)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--context", type=int, default=512, help="tokens before a pass (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=40, help="timed passes of each width (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=96, help="of an answer (default: %(default)s)")
-    parser.add_argument("--prompts", type=int, default=1, help="of each task (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="folder (default: data/results/<device>)")
-    options = parser.parse_args(words)
-    device = resolve_device(options.device)
-    dtype, on_gpu = resolve_dtype(options.dtype, device), device.type == "cuda"
+def main(
+    shape: Annotated[str, typer.Option(help=f"of {', '.join(speeds.SHAPES)}")] = "7b",
+    target: options.Target = "smollm2",
+    draft: options.Draft = None,
+    methods: Annotated[list[str] | None, options.choice(METHODS, f"default: {', '.join(DEFAULT)}")] = None,
+    others: Annotated[list[str] | None, options.choice(METHODS, "further --methods", kind=typer.Argument)] = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "bfloat16",
+    context: Annotated[int, options.whole("tokens before a pass")] = 512,
+    repeats: Annotated[int, options.whole("timed passes of each width")] = 40,
+    tokens: Annotated[int, options.whole("of an answer")] = 96,
+    per_task: Annotated[int, options.whole("of each task", 1, "--prompts")] = 1,
+    out: Annotated[Path | None, options.folder("of the table (default: data/results/<device>)")] = None,
+) -> None:
+    """Measure what passes of a large model cost by their width, and how fast a real model decodes."""
+    names = [*(methods or ()), *(others or ())] or DEFAULT
+    place = resolve_device(device)
+    on_gpu = place.type == "cuda"
     runtime = "graph" if on_gpu else "eager"
-    shape = speeds.shape_of(options.shape)
-    target, tokenizer = load_model(options.target, options.device, options.dtype)
-    draft = load_model(options.draft, options.device, options.dtype)[0] if options.draft else None
-    whole = speeds.pass_ms(
-        options.shape, dtype, device, options.context, options.repeats, WIDTHS, runtime, few=shape.layers
-    )
-    print(f"{options.shape}: {', '.join(f'{width} tokens {ms:.2f} ms' for width, ms in whole.items())}", flush=True)
-    pair = ModelPair(target, draft, tokenizer)
-    spent = step_samples(target, options.context, runtime, WIDTHS, options.repeats)
+    layers = speeds.shape_of(shape).layers
+    model, tokenizer = load_model(target, device, dtype)
+    small = load_model(draft, device, dtype)[0] if draft else None
+    whole = speeds.pass_ms(shape, resolve_dtype(dtype, place), place, context, repeats, WIDTHS, runtime, few=layers)
+    print(f"{shape}: {', '.join(f'{width} tokens {ms:.2f} ms' for width, ms in whole.items())}", flush=True)
+    pair = ModelPair(model, small, tokenizer)
+    spent = step_samples(model, context, runtime, WIDTHS, repeats)
     one = median(spent[1]).value
     pair.prices = PassPrices({width: median(own).value / one for width, own in spent.items()})
-    asked = prompts.load("report", prompts.INPUT_GUIDED, options.prompts)
-    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *options.methods], options.tokens)[2]]
-    name = torch.cuda.get_device_name(device) if on_gpu else device.type
-    out = options.out or paths.root() / "data" / "results" / paths.folder_of(name)
+    asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
+    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *names], tokens)[2]]
+    name = torch.cuda.get_device_name(place) if on_gpu else place.type
+    out = out or paths.root() / "data" / "results" / paths.folder_of(name)
     out.mkdir(parents=True, exist_ok=True)
     counted = {
         "device": name,
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "shape": options.shape,
-        "target": options.target,
-        "draft": options.draft or "none",
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "shape": shape,
+        "target": target,
+        "draft": draft or "none",
         "timed_compared": sum(row["passes"] > 0 for row in rows),
         "timed_equal": sum(row["passes"] > 0 and row["equal"] for row in rows),
     }
@@ -110,4 +110,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

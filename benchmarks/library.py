@@ -6,7 +6,6 @@ Each measurement takes turns between the two, so that a drift of the machine mee
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -15,17 +14,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import transformers
+import typer
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
 from specdec_lib import generate, paths
 from specdec_lib.chapters.ch02_datastore_construction import recall
+from specdec_lib.commands import options
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.faiss_index import one_thread
 from specdec_lib.decoding.compiled import compiled
@@ -433,22 +434,21 @@ def table(sections: dict[str, Any]) -> str:
     )
 
 
-def main(words: Sequence[str]) -> None:
-    """Measure the sections that are asked for; the file's other sections stay."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, help="JSON file (default: data/results/cpu/bench.json)")
-    parser.add_argument("--only", action="append", choices=SECTIONS, help="one section; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs; needs --out")
-    options = parser.parse_args(words)
-    if options.quick and options.out is None:
-        parser.error("--quick measures nothing worth keeping: name another file with --out")
-    out = options.out or paths.root() / "data" / "results" / "cpu" / "bench.json"
-    earlier = json.loads(out.read_text(encoding="utf-8"))["sections"] if options.only and out.is_file() else {}
+def main(
+    out: Annotated[Path | None, options.OutputFile] = None,
+    only: Annotated[list[str] | None, options.choice(SECTIONS, "may be repeated")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="few samples, to see that it runs; needs --out")] = False,
+) -> None:
+    """Measure the library, by default all sections, and write data/results/cpu/bench.json or --out, whose others stay."""
+    if quick and out is None:
+        raise typer.BadParameter("--quick measures nothing worth keeping: name another file with --out")
+    out = out or paths.root() / "data" / "results" / "cpu" / "bench.json"
+    earlier = json.loads(out.read_text(encoding="utf-8"))["sections"] if only and out.is_file() else {}
     transformers.logging.set_verbosity_error()
     # Passes this small gain little from a second thread and lose much when another program takes its core.
     torch.set_num_threads(1)
-    command = " ".join(["python benchmarks/library.py", *words])
-    measured = earlier | measure(options.only or list(SECTIONS), options.quick, command)
+    command = " ".join(["python benchmarks/library.py", *sys.argv[1:]])
+    measured = earlier | measure(only or list(SECTIONS), quick, command)
     sections = {name: measured[name] for name in SECTIONS if name in measured}
     write_atomic(out, json.dumps({"sections": sections}, indent=1, ensure_ascii=False) + "\n")
     write_atomic(out.with_suffix(".md"), table(sections))
@@ -456,4 +456,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

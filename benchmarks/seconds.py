@@ -6,7 +6,6 @@ of another program on its core does not count, and on an idle machine they are t
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import resource
@@ -18,17 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import transformers
+import typer
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_lib import DraftTree, generate, load_model, paths, report
 from specdec_lib.chapters.ch06_gpu_benchmarks import with_ids_of
+from specdec_lib.commands import options
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
@@ -38,7 +39,6 @@ from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.files import cannot_write
 from specdec_lib.methods import METHODS, PLAIN, build, draft_length
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
@@ -245,16 +245,13 @@ def to_first_token(rounds: int) -> list[float]:
     return spent
 
 
-def main(words: Sequence[str]) -> None:
-    """Measure everything, and write it at the end."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="of turns (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=64, help="of an answer (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder")
-    options = parser.parse_args(words)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if why := cannot_write(options.out / "seconds.csv"):
-        parser.error(f"no file can be written in {options.out} ({why})")
+def main(
+    rounds: Annotated[int, options.whole("of turns")] = 7,
+    tokens: Annotated[int, options.whole("of an answer")] = 64,
+    out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
+) -> None:
+    """Measure how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns."""
+    out.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
@@ -264,22 +261,22 @@ def main(words: Sequence[str]) -> None:
     pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
     measured = {"to_first_token_s": median(to_first_token(3))}
-    measured |= passes({"ours": target, "transformers": plain, "draft": draft}, 2 * options.rounds)
+    measured |= passes({"ours": target, "transformers": plain, "draft": draft}, 2 * rounds)
     torch.set_num_threads(os.cpu_count() or 1)
-    measured |= passes({"all_threads": target}, 2 * options.rounds, time.perf_counter)
+    measured |= passes({"all_threads": target}, 2 * rounds, time.perf_counter)
     torch.set_num_threads(1)
     widths = {1: 1.0} | {width: measured[f"ours_w{width}_over_w1"].value for width in WIDTHS[1:]}
     token = measured["draft_pass_ms"].value / measured["ours_pass_ms"].value
     pair.prices = PassPrices(widths, drafted_token=token)
-    measured |= speeds(runs_of(pair, plain, options.tokens, steps), asked, options.rounds)
+    measured |= speeds(runs_of(pair, plain, tokens, steps), asked, rounds)
     for name, done in steps.items():
         whole = sum(getattr(step, part) for step in done for part in PARTS)
         measured[f"{_slug(name)}_outside_passes"] = 1 - sum(step.verify_seconds for step in done) / whole
     counted = {f"{kind}_prompt_tokens": len(ids) for kind, ids in asked.items()}
-    counted |= {"threads": os.cpu_count(), "tokens": options.tokens, "rounds": options.rounds, "load": load}
-    with chdir(options.out):
+    counted |= {"threads": os.cpu_count(), "tokens": tokens, "rounds": rounds, "load": load}
+    with chdir(out):
         report.save("seconds", counted, measured)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -6,13 +6,15 @@ it shows without a script.
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from specdec_lib import Generation, files, generate
+from specdec_lib.commands import options
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments import prompts
@@ -26,6 +28,7 @@ from specdec_lib.report.display.stepper import stepper
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+PAGES = (VERIFIER, *dict.fromkeys(method.page for method in METHODS.values()))
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
 """Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 
@@ -136,25 +139,20 @@ class Examples:
         )
 
 
-def main() -> None:
-    """Decode for pages, by default for all, and keep what they show."""
-    pages = [VERIFIER, *dict.fromkeys(method.page for method in METHODS.values())]
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)}")
-    parser.add_argument("--target", default="smollm2")
-    parser.add_argument("--draft", default="smollm2-draft", help="'none' for pages whose methods need none")
-    options = parser.parse_args()
-    unknown = sorted(set(options.pages) - set(pages))
-    if unknown:
-        parser.error(f"there is no page {unknown[0]!r}; expected some of {', '.join(pages)}")
-    model, tokenizer = load_model(options.target)
-    examples = Examples(model, None if options.draft == "none" else load_model(options.draft)[0], tokenizer)
-    for page in options.pages or pages:
-        kept = {"target": options.target, **examples.page(page)}
+def main(
+    pages: Annotated[list[str] | None, options.choice(PAGES, "default: all", kind=typer.Argument)] = None,
+    target: options.Target = "smollm2",
+    draft: Annotated[str, typer.Option(help="'none' for pages whose methods need none")] = "smollm2-draft",
+) -> None:
+    """Decode what the pages of methods show, by default for all of them, and keep it."""
+    model, tokenizer = load_model(target)
+    examples = Examples(model, None if draft == "none" else load_model(draft)[0], tokenizer)
+    for page in pages or PAGES:
+        kept = {"target": target, **examples.page(page)}
         text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
         files.write_atomic(method_pictures.FOLDER / f"{page}.json", text + "\n")
         print(f"{page} is written", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ answers took eight minutes on an H200 that did other work too.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import math
@@ -18,14 +17,16 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from batched import write
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import load_model, paths
+from specdec_lib.commands import options
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.files import replacing, write_atomic
@@ -133,24 +134,24 @@ def library_functions(count: int, seed: int) -> list[str]:
     return found[:count]
 
 
-def make(answers: Answers, tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -> list[dict]:
+def make(answers: Answers, tokenizer: PreTrainedTokenizerBase, turns: int, edited: int, functions: int) -> list[dict]:
     """All prompts with the model's answers: ``prompt`` and ``answer`` as token lists, ``heat`` the temperature."""
 
     def chat(text: str) -> list[int]:
         message = [{"role": "user", "content": text}]
         return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"])
 
-    asked = [chat(text) for text in questions(answers, tokenizer, options.questions)]
+    asked = [chat(text) for text in questions(answers, tokenizer, turns)]
     first = answers.of("answers", asked, TEMPERATURES, LONGEST_ANSWER)
     texts = [
         tokenizer.decode(row["answer"], skip_special_tokens=True).strip() for row in first if len(row["answer"]) > 60
     ]
-    random.Random(options.seed).shuffle(texts)
-    edits = [chat(f"{TEXT_TASKS[i % len(TEXT_TASKS)]}\n\n{text}") for i, text in enumerate(texts[: options.texts])]
-    for i, text in enumerate(library_functions(options.functions, options.seed)):
+    random.Random(answers.seed).shuffle(texts)
+    edits = [chat(f"{TEXT_TASKS[i % len(TEXT_TASKS)]}\n\n{text}") for i, text in enumerate(texts[:edited])]
+    for i, text in enumerate(library_functions(functions, answers.seed)):
         edits += [chat(f"{CODE_TASKS[(i + j) % len(CODE_TASKS)]}\n\n```python\n{text}\n```") for j in (0, 3)]
     edits = [ids for ids in edits if len(ids) <= LONGEST_PROMPT]
-    random.Random(options.seed).shuffle(edits)
+    random.Random(answers.seed).shuffle(edits)
     second = answers.of("edits", edits, TEMPERATURES, LONGEST_ANSWER)
     own = [ids for ids in (render(prompt, tokenizer) for prompt in prompts.load("choose")) if len(ids) <= 900]
     third = answers.of("choosing", [ids for ids in own for _ in range(4)], TEMPERATURES, LONGEST_ANSWER)
@@ -176,24 +177,24 @@ def unpack(path: Path) -> list[dict[str, Any]]:
         ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("_build/companions"))
-    parser.add_argument("--questions", type=int, default=16384, help="turns that the model writes")
-    parser.add_argument("--texts", type=int, default=4000, help="answers that are edited")
-    parser.add_argument("--functions", type=int, default=1500, help="of the standard library, with two tasks each")
-    parser.add_argument("--room", type=int, default=700_000, help="tokens decoded side by side")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    target, words = load_model("smollm2", options.device, options.dtype)
-    folder = options.data / "answers"
+def main(
+    data: Annotated[Path, options.folder("of the answers; a run goes on here")] = Path("_build/companions"),
+    questions: Annotated[int, options.whole("turns that the model writes")] = 16384,
+    texts: Annotated[int, options.whole("answers that are edited", 0)] = 4000,
+    functions: Annotated[int, options.whole("of the standard library, with two tasks each", 0)] = 1500,
+    room: Annotated[int, options.whole("tokens decoded side by side")] = 700_000,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "bfloat16",
+    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+) -> None:
+    """Let SmolLM2 ask itself questions and answer them, for its companions to learn from."""
+    target, tokenizer = load_model("smollm2", device, dtype)
+    folder = data / "answers"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = make(Answers(target, folder, options.room, options.seed), words, options)
+    rows = make(Answers(target, folder, room, seed), tokenizer, questions, texts, functions)
     pack(rows, paths.SMOLLM2 / "answers.npz")
     print(f"{len(rows)} answers, {sum(len(row['answer']) for row in rows)} tokens")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

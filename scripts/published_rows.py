@@ -8,22 +8,24 @@ not run again: delete the folder to count everything again. The rows hold counts
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pandas as pd
 import published_prompts
+import typer
 from own_answers import unpack
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, generate, load_model, methods, paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import chat_replies, mixed_texts
+from specdec_lib.commands import options
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import end_tokens
@@ -36,7 +38,6 @@ from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments import committed_rows, recordings, results, stores
 from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
 from specdec_lib.experiments.workbench import ModelPair, companions
-from specdec_lib.files import named
 from specdec_lib.report.display import provenance
 
 LENGTH = 256  # new tokens
@@ -97,6 +98,7 @@ def with_states(model: PreTrainedModel, recording: Recording, capture: Capture) 
 
 
 def run(model: PreTrainedModel, recording: Recording, drafter: Drafter) -> Generation:
+    """An output with a drafter: replayed where that can be, decoded elsewhere."""
     trace = recording.trace
     if can_be_replayed([recording], drafter):
         return replay(trace, drafter)
@@ -141,40 +143,38 @@ def store(kind: str, tokenizer: PreTrainedTokenizerBase, tokens: int) -> SuffixI
     return stores.text_store(f"published-{kind}", tokenizer, tokens, texts)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--target", default="smollm2", choices=("smollm2", "pocket"))
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--set", action="append", choices=list(published_prompts.SETS), help="may be repeated")
-    parser.add_argument("--method", action="append", choices=list(methods.METHODS), help="may be repeated")
-    parser.add_argument("--prompts", type=int, help="of each task, the first (default: all)")
-    parser.add_argument("--greedy", action="store_true", help="replay no sampled answers")
-    parser.add_argument("--store-tokens", type=int, default=20_000_000)
-    parser.add_argument("--dense-tokens", type=int, default=200_000, help="tokens whose states DReSD searches")
-    parser.add_argument("--kept", type=named, default=Path("_build/published"), help="folder of what is finished")
-    parser.add_argument("--out", type=named, help="folder (default: data/results/DEVICE)")
-    options = parser.parse_args(words)
-    if options.prompts is not None and options.prompts < 1:
-        parser.error(f"--prompts is {options.prompts}; expected 1 or more")
-    model, tokenizer = load_model(options.target, options.device, "float32")
-    draft, _ = load_model(f"{options.target}-draft", options.device, "float32")
-    device = provenance.device_class() if model.device.type == "cuda" else "cpu"
-    out = options.out or paths.DATA / "results" / paths.folder_of(device)
+def main(
+    target: Literal["smollm2", "pocket"] = "smollm2",
+    device: options.Device = "auto",
+    sets: Annotated[list[str] | None, options.choice(published_prompts.SETS, "may be repeated", "--set")] = None,
+    method: Annotated[list[str] | None, options.choice(methods.METHODS, "may be repeated")] = None,
+    prompts: Annotated[int | None, options.whole("of each task, the first (default: all)")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="replay no sampled answers")] = False,
+    store_tokens: Annotated[int, options.whole("tokens of each datastore, at most")] = 20_000_000,
+    dense_tokens: Annotated[int, options.whole("tokens whose states DReSD searches")] = 200_000,
+    kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/published"),
+    out: Annotated[Path | None, options.folder("of the rows (default: data/results/DEVICE)")] = None,
+) -> None:
+    """Replay every method on the model's recorded answers to the papers' own prompts, and write a row for each."""
+    model, tokenizer = load_model(target, device, "float32")
+    draft, _ = load_model(f"{target}-draft", device, "float32")
+    place = provenance.device_class() if model.device.type == "cuda" else "cpu"
+    out = out or paths.DATA / "results" / paths.folder_of(place)
     about = {
-        "command": f"python scripts/published_rows.py {' '.join(sys.argv[1:] if words is None else words)}",
+        "command": f"python scripts/published_rows.py {' '.join(sys.argv[1:])}",
         "commit": provenance.commit(),
         "machine": provenance.machine(),
         "notes": {},
     }
-    for folder in (options.kept, out):
+    for folder in (kept, out):
         folder.mkdir(parents=True, exist_ok=True)
 
     @cache
     def drafters(kind: str) -> dict[str, Drafter]:
-        pair = ModelPair(model, draft, tokenizer, dense_tokens=options.dense_tokens, notes=about["notes"])
-        pair.sparse = store(kind, tokenizer, options.store_tokens)
+        pair = ModelPair(model, draft, tokenizer, dense_tokens=dense_tokens, notes=about["notes"])
+        pair.sparse = store(kind, tokenizer, store_tokens)
         pair.notes[f"{kind} tokens"] = pair.sparse.store.count
-        names = options.method or REPLAYED
+        names = method or REPLAYED
         further = pair.drafters([name for name in names if name in OTHER_LENGTHS], OTHER_LENGTHS)
         made = pair.drafters(names) | {f"{name}, {OTHER_LENGTHS[name]}": drafter for name, drafter in further.items()}
         if "PLD" in names:
@@ -187,34 +187,33 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"left out for lack of something: {pair.notes.get('left out', {})}", flush=True)
         return made
 
-    for name in options.set or published_prompts.SETS:
+    for name in sets or published_prompts.SETS:
         found, missing = recorded(model, tokenizer, name)
         print(f"{name}: {sum(map(len, found.values()))} answers are recorded, {missing} are not", flush=True)
         for sampling, own in found.items():
-            if options.greedy and sampling.temperature:
+            if greedy and sampling.temperature:
                 continue
-            if options.prompts is not None:
-                own = first(own, options.prompts)
+            own = first(own, prompts) if prompts else own
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
-            kept = committed_rows.committed(part, options.kept, target=model)
-            rows = pd.DataFrame(columns=["method"]) if kept is None else kept[0]
+            before = committed_rows.committed(part, kept, target=model)
+            rows = pd.DataFrame(columns=["method"]) if before is None else before[0]
             outputs = {(recording.task, recording.prompt.id, recording.turn) for recording in own}
             done = {
-                method
-                for method, each in rows.groupby("method")
+                one
+                for one, each in rows.groupby("method")
                 if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) >= outputs
             }
             left = {
-                method: drafter
-                for method, drafter in drafters("code" if name in CODE else "chats").items()
-                if method not in done and (options.method or can_be_replayed(own, drafter))
+                one: drafter
+                for one, drafter in drafters("code" if name in CODE else "chats").items()
+                if one not in done and (method or can_be_replayed(own, drafter))
             }
             if left:
                 others = rows[~rows.method.isin(list(left))]
                 rows = pd.concat([others, rows_of(model, own, left).assign(set=name)], ignore_index=True)
-                committed_rows.write(part, rows, about, options.kept, target=model)
-    names = sorted(path.name.removesuffix(".csv.gz") for path in options.kept.glob("*.csv.gz"))
-    parts = [committed_rows.committed(name, options.kept, target=model) for name in names]
+                committed_rows.write(part, rows, about, kept, target=model)
+    names = sorted(path.name.removesuffix(".csv.gz") for path in kept.glob("*.csv.gz"))
+    parts = [committed_rows.committed(name, kept, target=model) for name in names]
     rows = [part[0] for part in parts if part is not None]
     if not rows:
         sys.exit("no answer is recorded; run scripts/record_answers.py first")
@@ -223,4 +222,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

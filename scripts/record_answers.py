@@ -7,17 +7,19 @@ the batch; whoever reads them decodes a sample again and compares. What is kept 
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import published_prompts
 import torch
+import typer
 from batched import decode_together, guesses
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, load_model, paths
+from specdec_lib.commands import options
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.experiments import prompts, recordings
 from specdec_lib.experiments.prompt import Prompt
@@ -40,16 +42,16 @@ def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple
         yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--room", type=int, default=40_000, help="tokens decoded side by side")
-    parser.add_argument("--published", action="store_true", help="the prompts of the papers' own sets instead")
-    parser.add_argument("--out", type=Path, default=paths.RECORDINGS)
-    options = parser.parse_args()
-    model, tokenizer = load_model("smollm2", options.device, "float32")
+def main(
+    device: options.Device = "auto",
+    room: Annotated[int, options.whole("tokens decoded side by side")] = 40_000,
+    published: Annotated[bool, typer.Option("--published", help="prompts of the papers' own sets instead")] = False,
+    out: Annotated[Path, options.OutputFile] = paths.RECORDINGS,
+) -> None:
+    """Record what SmolLM2 writes to the book's prompts, and commit the tokens."""
+    model, tokenizer = load_model("smollm2", device, "float32")
     weights, (end,) = recordings.identity(model) | {"device": "cpu"}, end_tokens(model, None)
-    jobs = list(asked(options.published, tokenizer))
+    jobs = list(asked(published, tokenizer))
     said: list[list[str]] = [[] for _ in jobs]
     begun = time.monotonic()
     about = {"command": "python scripts/record_answers.py"}
@@ -66,7 +68,7 @@ def main() -> None:
             for i in missing[done + 1 :]:
                 first, own = jobs[batch[0]][1], jobs[i][1]
                 alike = (own.temperature, own.top_p) == (first.temperature, first.top_p)
-                if not alike or (len(contexts[i]) + LENGTH) * (len(batch) + 1) > options.room:
+                if not alike or (len(contexts[i]) + LENGTH) * (len(batch) + 1) > room:
                     break
                 batch.append(i)
             ids, how = [contexts[i] for i in batch], [jobs[i][1] for i in batch]
@@ -84,9 +86,9 @@ def main() -> None:
             print(f"turn {turn + 1}: {done} of {len(missing)}, {time.monotonic() - begun:.0f} s", flush=True)
         for i in left:
             said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
-    count = recordings.commit(recordings.folder(), options.out, [weights], about)
-    print(f"{count} outputs in {options.out.name}")
+    count = recordings.commit(recordings.folder(), out, [weights], about)
+    print(f"{count} outputs in {out.name}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

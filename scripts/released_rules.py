@@ -6,22 +6,24 @@ training. Writes ``data/results/cpu/released.csv``, which the pages of the metho
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import chdir
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+import typer
 from own_answers import unpack
 from tqdm import tqdm
 from train_companions import texts
 from transformers import PreTrainedModel
 
 from specdec_lib import Sampling, load_model, paths, report
+from specdec_lib.commands import options
 from specdec_lib.decoding.contract import LAST, Capture, Context
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.outputs import Outputs
@@ -203,21 +205,21 @@ def shapes_of_heads(model: PreTrainedModel, path: Path, count: int) -> dict[str,
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--target", default="smollm2", choices=("smollm2", "pocket"))
-    parser.add_argument("--prompts", type=int, default=1, help="of each of PLD+'s tasks")
-    parser.add_argument("--max-new-tokens", type=int, default=40)
-    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz", help="what heads learn from")
-    parser.add_argument("--learn", type=int, default=100, help="answers to train on")
-    parser.add_argument("--out", type=Path, default=paths.DATA / "results" / "cpu", help="folder")
-    options = parser.parse_args(words)
-    options.out.mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_model(options.target, "cpu", "float32")
+def main(
+    target: Literal["smollm2", "pocket"] = "smollm2",
+    per_task: Annotated[int, options.whole("of each of PLD+'s tasks", 1, "--prompts")] = 1,
+    max_new_tokens: options.NewTokens = 40,
+    answers: Annotated[Path, typer.Option(help="what heads learn from")] = paths.SMOLLM2 / "answers.npz",
+    learn: Annotated[int, options.whole("answers to train on")] = 100,
+    out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
+) -> None:
+    """Measure what rules of released codes are worth that this library does otherwise."""
+    out.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_model(target, "cpu", "float32")
     pair = ModelPair(model, None, tokenizer)
     medusa, eagle = pair.draft_heads("medusa"), pair.draft_heads("eagle")
-    asked = prompts.load("report", prompts.INPUT_GUIDED, options.prompts)
-    recordings = record_once(model, tokenizer, asked, None, options.max_new_tokens, Capture((LAST,)))
+    asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
+    recordings = record_once(model, tokenizer, asked, None, max_new_tokens, Capture((LAST,)))
     runs = replay_each(
         recordings,
         {
@@ -229,11 +231,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     suffixes = {"suffix": SuffixDecoding(), "suffix as released": ReleasedSuffixDecoding()}
     runs |= {name: replay_all(recordings, drafter, "warm") for name, drafter in suffixes.items()}
-    live = {
-        "lookahead": Lookahead(),
-        "lookahead as released": ReleasedLookahead(),
-        "recycling": TokenRecycling(),
-    }
+    live = {"lookahead": Lookahead(), "lookahead as released": ReleasedLookahead(), "recycling": TokenRecycling()}
     runs |= run_each_again(model, recordings, live, {"recycling": "warm"})
     refilled = RefilledLookahead(end_tokens(model, None))
     runs["lookahead refilled"] = run_again(model, recordings, refilled)
@@ -248,7 +246,7 @@ def main(words: Sequence[str] | None = None) -> None:
     counted["recycling_width"] = results.rate(rows[rows.method == "recycling"], ("verified", "passes"))
     counted["recycling_full_width"] = 1 + sum(live["recycling"].levels)
     began = time.monotonic()
-    sampled = record_once(model, tokenizer, asked, Sampling(1.0), options.max_new_tokens)
+    sampled = record_once(model, tokenizer, asked, Sampling(1.0), max_new_tokens)
     torch.manual_seed(0)
     by_rule, ends = [], Ends(model)
     for each in tqdm(sampled, desc="sampled outputs"):
@@ -259,11 +257,11 @@ def main(words: Sequence[str] | None = None) -> None:
     names = [each.prompt.id for each in sampled]
     counted["eagle_likely_over_released"] = ratio_of_rates(Counts(count, ours), Counts(count, theirs), names)
     print(f"children of EAGLE: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    counted |= shapes_of_heads(model, options.answers, options.learn)
+    counted |= shapes_of_heads(model, answers, learn)
     print(f"and shapes of heads: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    with chdir(options.out):
-        report.save("released", counted | {"outputs": len(recordings), "tokens": options.max_new_tokens})
+    with chdir(out):
+        report.save("released", counted | {"outputs": len(recordings), "tokens": max_new_tokens})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -6,19 +6,20 @@ it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosi
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from own_answers import unpack
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib import load_model, paths
+from specdec_lib.commands import options
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance_data import Response, examples
 from specdec_lib.heads.draft_training import HeadTraining, Text, train_heads
@@ -30,6 +31,7 @@ from specdec_lib.models.fingerprint import fingerprint
 HELD_OUT = 40  # one answer in so many
 TOGETHER = 32  # answers that the target reads in one pass
 SEEDS = 5  # acceptance heads
+ALL = (*KINDS, "acceptance", "pld+")
 
 
 @torch.inference_mode()
@@ -53,21 +55,23 @@ def about(began: float, device: torch.device) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - began), "torch": torch.__version__, "device": name}
 
 
-def train_drafting(kinds: list[str], rows: list[dict], options: argparse.Namespace) -> None:
+def train_drafting(
+    kinds: list[str], rows: list[dict], out: Path, device: str, epochs: int, batch: int, seed: int
+) -> None:
     """Heads of some kinds, and how often their choices were right on answers held out."""
-    target, _ = load_model("smollm2", options.device, "float32")
+    target, _ = load_model("smollm2", device, "float32")
     known = texts(target, rows)
     training = [text for place, text in enumerate(known) if place % HELD_OUT]
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
-    folder = options.out / "heads"
+    folder = out / "heads"
     folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
         began = time.monotonic()
-        torch.manual_seed(options.seed)
+        torch.manual_seed(seed)
         # Hydra has a depth fewer, because its files grow with the square of the depths.
         shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
         head = KINDS[kind].for_target(target, **shape.get(kind, {}))
-        settings = HeadTraining(options.epochs, options.batch, seed=options.seed)
+        settings = HeadTraining(epochs, batch, seed=seed)
         train_heads(head, target, training, known[::HELD_OUT], settings)
         head.story |= about(began, target.device)
         head.save(folder / f"{kind}.safetensors")
@@ -89,17 +93,17 @@ def responses(draft: PreTrainedModel, rows: list[dict]) -> list[Response]:
     return found
 
 
-def train_acceptance(rows: list[dict], options: argparse.Namespace) -> None:
+def train_acceptance(rows: list[dict], out: Path, device: str, epochs: int, seed: int) -> None:
     """The paper's head with each seed, and one that reads the draft's probability too."""
-    draft, _ = load_model(options.out / "draft", options.device, "float32")
+    draft, _ = load_model(out / "draft", device, "float32")
     answered = responses(draft, rows)
     parts = [r for place, r in enumerate(answered) if place % HELD_OUT], answered[::HELD_OUT]
-    fit, held_out = (examples(draft, part, seed=options.seed) for part in parts)
-    folder = options.out / "head"
+    fit, held_out = (examples(draft, part, seed=seed) for part in parts)
+    folder = out / "head"
     folder.mkdir(parents=True, exist_ok=True)
     for place in range(SEEDS + 1):
         began, sees = time.monotonic(), place == SEEDS
-        settings = Training(epochs=options.epochs, batch=512, seed=options.seed + place % SEEDS)
+        settings = Training(epochs=epochs, batch=512, seed=seed + place % SEEDS)
         head = train(fit, held_out, settings, draft=fingerprint(draft), sees_confidence=sees)
         head.story |= about(began, draft.device) | {"answers": len(rows), "mixing": 0.15, "labels": "greedy"}
         head.story["mean_acceptance"] = float(fit.acceptance.mean())
@@ -108,43 +112,38 @@ def train_acceptance(rows: list[dict], options: argparse.Namespace) -> None:
         print(name, json.dumps(head.story["curve"]), flush=True)
 
 
-def choose_layer_and_heads(options: argparse.Namespace) -> None:
+def choose_layer_and_heads(out: Path, device: str) -> None:
     """PLD+'s layer and heads, as the workbench chooses them for any model."""
-    target, tokenizer = load_model("smollm2", options.device, "float32")
+    target, tokenizer = load_model("smollm2", device, "float32")
     pair = ModelPair(target, None, tokenizer)
     pair.choose_heads()
-    chosen = {
-        "target": fingerprint(target),
-        "layer": pair.layer,
-        "heads": [list(map(int, head)) for head in pair.heads],
-    }
-    (options.out / "pld_plus.json").write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+    heads = [list(map(int, head)) for head in pair.heads]
+    chosen = {"target": fingerprint(target), "layer": pair.layer, "heads": heads}
+    (out / "pld_plus.json").write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
-    parser.add_argument("--out", type=Path, default=paths.SMOLLM2)
-    parser.add_argument(
-        "--kind", action="append", choices=[*KINDS, "acceptance", "pld+"], help="may be repeated (default: all)"
-    )
-    parser.add_argument("--count", type=int, default=2600, help="greedy answers to learn from, one in 40 held out")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=16, help="answers of a step")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    rows = [row for row in unpack(options.answers) if row["heat"] == 0 and len(row["answer"]) > 4]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(options.seed))[: options.count]
+def main(
+    answers: Path = paths.SMOLLM2 / "answers.npz",
+    out: Annotated[Path, options.folder("of the companions")] = paths.SMOLLM2,
+    kind: Annotated[list[str] | None, options.choice(ALL, "may be repeated (default: all)")] = None,
+    count: Annotated[int, options.whole("greedy answers to learn from, one in 40 held out")] = 2600,
+    epochs: Annotated[int, options.whole("rounds over the answers")] = 5,
+    batch: Annotated[int, options.whole("answers of a step")] = 16,
+    device: options.Device = "auto",
+    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+) -> None:
+    """Train what SmolLM2 drafts with: Medusa, Hydra, EAGLE, acceptance heads of SpecDec++, and PLD+'s layer and heads."""
+    rows = [row for row in unpack(answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
     chosen = [rows[i] for i in order.tolist()]
-    kinds = options.kind or [*KINDS, "acceptance", "pld+"]
-    if drafting := [kind for kind in kinds if kind in KINDS]:
-        train_drafting(drafting, chosen, options)
+    kinds = kind or ALL
+    if drafting := [name for name in kinds if name in KINDS]:
+        train_drafting(drafting, chosen, out, device, epochs, batch, seed)
     if "acceptance" in kinds:
-        train_acceptance(chosen, options)
+        train_acceptance(chosen, out, device, epochs, seed)
     if "pld+" in kinds:
-        choose_layer_and_heads(options)
+        choose_layer_and_heads(out, device)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

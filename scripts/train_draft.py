@@ -6,29 +6,34 @@ own distributions (forward KL over the cut vocabulary) at every position of prom
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
 import time
+from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+import typer
 from own_answers import unpack
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specdec_lib import load_model, paths
+from specdec_lib.commands import options
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
 HELD_OUT = 20  # one row in so many
 PROMPT_WEIGHT = 0.2  # of a prompt's token in the loss; an answer's weighs 1
+#: How a draft is made, as its ``training.json`` keeps it.
+Recipe = namedtuple("Recipe", "start keep width layers vocabulary epochs minutes window rate seed")
 
 
-def student(options: argparse.Namespace, target: PreTrainedModel, known: torch.Tensor) -> LlamaForCausalLM:
+def student(recipe: Recipe, target: PreTrainedModel, known: torch.Tensor) -> LlamaForCausalLM:
     """The draft model before training; row V of its embedding stands for all tokens that it does not know."""
     base = {
         "vocab_size": len(known) + 1,
@@ -39,17 +44,17 @@ def student(options: argparse.Namespace, target: PreTrainedModel, known: torch.T
         "pad_token_id": None,
         "tie_word_embeddings": True,
     }
-    torch.manual_seed(options.seed)
-    if options.start == "scratch":
+    torch.manual_seed(recipe.seed)
+    if recipe.start == "scratch":
         shape = {
-            "hidden_size": options.width,
-            "num_hidden_layers": options.layers,
-            "intermediate_size": options.width * 8 // 3,
-            "num_attention_heads": options.width // 64,
-            "num_key_value_heads": options.width // 64,
+            "hidden_size": recipe.width,
+            "num_hidden_layers": recipe.layers,
+            "intermediate_size": recipe.width * 8 // 3,
+            "num_attention_heads": recipe.width // 64,
+            "num_key_value_heads": recipe.width // 64,
         }
         return LlamaForCausalLM(LlamaConfig(**base, **shape))
-    kept = [int(layer) for layer in options.keep.split(",")]
+    kept = [int(layer) for layer in recipe.keep.split(",")]
     config = target.config.to_dict() | base | {"num_hidden_layers": len(kept)}
     for name in ("architectures", "dtype", "quantization_config"):
         config.pop(name, None)
@@ -67,14 +72,14 @@ def student(options: argparse.Namespace, target: PreTrainedModel, known: torch.T
 class Trainer:
     """A draft model, its target and the rows it learns from."""
 
-    def __init__(self, options: argparse.Namespace):
-        self.options = options
-        self.target, self.tokenizer = load_model("smollm2", options.device, "float32")
+    def __init__(self, recipe: Recipe, answers: Path, device: str):
+        self.recipe = recipe
+        self.target, self.tokenizer = load_model("smollm2", device, "float32")
         self.device, self.weights = self.target.device, fingerprint(self.target)
         if self.device.type == "cuda":
             self.target.to(torch.bfloat16)
         self.target.requires_grad_(False)
-        self.rows = unpack(options.answers)
+        self.rows = unpack(answers)
         self.lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
         self.held_out = [i for i in range(len(self.rows)) if i % HELD_OUT == 0]
         self.training = [i for i in range(len(self.rows)) if i % HELD_OUT]
@@ -83,14 +88,14 @@ class Trainer:
             np.add.at(counts, self.rows[i]["answer"], 4)
             np.add.at(counts, self.rows[i]["prompt"], 1)
         counts[:3] = counts.max() + 1  # the chat markers
-        known = np.sort(np.argsort(-counts, kind="stable")[: options.vocabulary])
+        known = np.sort(np.argsort(-counts, kind="stable")[: recipe.vocabulary])
         self.vocabulary = DraftVocabulary(torch.from_numpy(known))
         self.known = self.vocabulary.ids.to(self.device)
         self.ids_of = torch.full((self.target.config.vocab_size,), len(known))
         self.ids_of[self.vocabulary.ids] = torch.arange(len(known))
         answered = torch.from_numpy(np.concatenate([self.rows[i]["answer"] for i in self.held_out]))
         self.covered = float((self.ids_of[answered] < len(known)).float().mean())
-        self.model = student(options, self.target, self.vocabulary.ids).to(self.device)
+        self.model = student(recipe, self.target, self.vocabulary.ids).to(self.device)
         self.output = self.target.get_output_embeddings().weight[self.known]
 
     def groups(self, chosen: Sequence[int], seed: int) -> list[list[int]]:
@@ -100,7 +105,7 @@ class Trainer:
         groups: list[list[int]] = [[]]
         for i in order:
             widest = max(self.lengths[j] for j in [*groups[-1], i])
-            if groups[-1] and widest * (len(groups[-1]) + 1) > self.options.window:
+            if groups[-1] and widest * (len(groups[-1]) + 1) > self.recipe.window:
                 groups.append([])
             groups[-1].append(i)
         generator.shuffle(groups)
@@ -140,19 +145,19 @@ class Trainer:
         self.model.train()
         return {name: round(float(sums[i] / sums[3]), 4) for i, name in enumerate(("loss", "agreement", "acceptance"))}
 
-    def train(self) -> None:
+    def train(self, out: Path) -> None:
         """Train, and keep the epoch with the least loss on held-out answers."""
-        options = self.options
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01)
-        total = options.epochs * len(self.groups(self.training, 0))
+        recipe = self.recipe
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
+        total = recipe.epochs * len(self.groups(self.training, 0))
         tokens, size = sum(self.lengths[i] for i in self.training), self.model.num_parameters()
         print(f"{tokens} tokens, {size / 1e6:.2f} M parameters, {self.covered:.3f} of answers covered", flush=True)
         begun, step, curve, best = time.monotonic(), 0, [], math.inf
-        for epoch in range(options.epochs):
-            for group in self.groups(self.training, options.seed * 1000 + epoch + 1):
+        for epoch in range(recipe.epochs):
+            for group in self.groups(self.training, recipe.seed * 1000 + epoch + 1):
                 # The rate follows the clock too, so that training that has to end in time ends well.
-                done = min(1.0, max(step / total, (time.monotonic() - begun) / 60 / options.minutes))
-                rate = options.rate * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * done))
+                done = min(1.0, max(step / total, (time.monotonic() - begun) / 60 / recipe.minutes))
+                rate = recipe.rate * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * done))
                 for setting in optimizer.param_groups:
                     setting["lr"] = rate
                 wanted, own, weight = self.compare(group)
@@ -173,22 +178,19 @@ class Trainer:
             print(json.dumps(curve[-1]), flush=True)
             if curve[-1]["loss"] < best:
                 best = curve[-1]["loss"]
-                self.save(curve, tokens)
+                self.save(out, curve, tokens)
             if done >= 1:
                 break
 
-    def save(self, curve: list[dict], tokens: int) -> None:
+    def save(self, out: Path, curve: list[dict], tokens: int) -> None:
         """The draft in bfloat16, its vocabulary, and how it came about."""
-        out, options = self.options.out, self.options
         self.model.to(torch.bfloat16).save_pretrained(out)
         self.model.float()
         self.vocabulary.save(out)
         self.tokenizer.save_pretrained(out)
-        used = ("start",) if options.start == "scratch" else ("start", "keep")
-        story = {
-            name: getattr(options, name)
-            for name in (*used, "vocabulary", "epochs", "minutes", "window", "rate", "seed")
-        }
+        story = self.recipe._asdict()
+        if self.recipe.start == "scratch":
+            del story["keep"]
         story |= {
             "layers": self.model.config.num_hidden_layers,
             "width": self.model.config.hidden_size,
@@ -204,23 +206,25 @@ class Trainer:
         (out / "training.json").write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--answers", type=Path, default=paths.SMOLLM2 / "answers.npz")
-    parser.add_argument("--out", type=Path, default=paths.SMOLLM2 / "draft")
-    parser.add_argument("--start", choices=("scratch", "layers"), default="scratch")
-    parser.add_argument("--keep", default="0,29", help="layers of the target")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--vocabulary", type=int, default=8191)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--window", type=int, default=16384, help="tokens of a step")
-    parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--minutes", type=float, default=600, help="the rate has fallen to zero by then at the latest")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seed", type=int, default=0)
-    Trainer(parser.parse_args()).train()
+def main(
+    answers: Path = paths.SMOLLM2 / "answers.npz",
+    out: Annotated[Path, options.folder("of the draft")] = paths.SMOLLM2 / "draft",
+    start: Literal["scratch", "layers"] = "scratch",
+    keep: Annotated[str, typer.Option(help="layers of the target, with --start layers")] = "0,29",
+    width: Annotated[int, options.whole("from scratch: of a state")] = 256,
+    layers: Annotated[int, options.whole("from scratch: how many")] = 4,
+    vocabulary: Annotated[int, options.whole("tokens that the draft knows")] = 8191,
+    epochs: Annotated[int, options.whole("rounds over the answers")] = 4,
+    window: Annotated[int, options.whole("tokens of a step")] = 16384,
+    rate: float = 2e-3,
+    minutes: Annotated[float, typer.Option(help="the rate has fallen to zero by then at the latest")] = 600,
+    device: options.Device = "auto",
+    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+) -> None:
+    """Train a draft model for SmolLM2 on its own answers, with a vocabulary of the most frequent tokens."""
+    recipe = Recipe(start, keep, width, layers, vocabulary, epochs, minutes, window, rate, seed)
+    Trainer(recipe, answers, device).train(out)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

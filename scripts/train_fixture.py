@@ -7,20 +7,22 @@ shows in seconds that everything works.
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 import transformers
+import typer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from specdec_lib.commands import options
 from specdec_lib.experiments.stores import stdlib_modules
 
 VOCABULARY, CONTEXT = 4096, 2048
@@ -96,11 +98,14 @@ def train(
     name: str,
     training: torch.Tensor,
     heldout: torch.Tensor,
-    options: argparse.Namespace,
-    teacher: LlamaForCausalLM | None = None,
+    teacher: LlamaForCausalLM | None,
+    steps: int,
+    batch: int,
+    rate: float,
+    seed: int,
 ) -> tuple[LlamaForCausalLM, list[dict]]:
     """The trained model, float32, and its learning curve."""
-    torch.manual_seed(options.seed)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         **SHAPES[name],
         vocab_size=VOCABULARY,
@@ -110,69 +115,66 @@ def train(
         eos_token_id=SPECIAL.index(END),
         pad_token_id=SPECIAL.index(PAD),
     )
-    model = LlamaForCausalLM(config).to(options.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1)
-    warmup = max(1, min(100, options.steps // 10))
+    model = LlamaForCausalLM(config).to(training.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
+    warmup = max(1, min(100, steps // 10))
     schedule = torch.optim.lr_scheduler.LambdaLR(  # linear warm-up, then linear to zero
-        optimizer, lambda step: min((step + 1) / warmup, (options.steps - step) / options.steps)
+        optimizer, lambda step: min((step + 1) / warmup, (steps - step) / steps)
     )
-    order = torch.Generator().manual_seed(options.seed)
+    order = torch.Generator().manual_seed(seed)
     curve, begun = [], time.monotonic()
-    for step in range(options.steps):
-        chosen = torch.randint(len(training), (options.batch,), generator=order)
-        loss = loss_of(model, training[chosen].to(options.device), teacher)
+    for step in range(steps):
+        chosen = torch.randint(len(training), (batch,), generator=order)
+        loss = loss_of(model, training[chosen], teacher)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if (step + 1) % REPORT_EVERY == 0 or step + 1 == options.steps:
-            row = {"step": step + 1, "loss": loss.item()} | evaluate(model, heldout.to(options.device), teacher)
+        if (step + 1) % REPORT_EVERY == 0 or step + 1 == steps:
+            row = {"step": step + 1, "loss": loss.item()} | evaluate(model, heldout, teacher)
             curve.append({key: round(value, 4) for key, value in row.items()})
-            left = (time.monotonic() - begun) / (step + 1) * (options.steps - step - 1) / 60
+            left = (time.monotonic() - begun) / (step + 1) * (steps - step - 1) / 60
             print(f"{name}: {json.dumps(curve[-1])}, {left:.0f} min left", flush=True)
     return model.eval(), curve
 
 
-def main() -> None:
-    """Train both, and write each as a directory that ``load_model`` reads, with its recipe and curve in ``training.json``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="new folder, which receives target/ and draft/")
-    parser.add_argument("--steps", type=int, default=5000, help="of each of the two")
-    parser.add_argument("--batch", type=int, default=16, help="rows of a step")
-    parser.add_argument("--length", type=int, default=768, help="tokens of a row")
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
-    parser.add_argument("--modules", type=int, help="at most so many modules of the standard library (default: all)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    if options.out.exists():
-        parser.error(f"{options.out} exists; name a new folder, so that no trained pair is overwritten")
-    if min(options.steps, options.batch, options.length) < 1:
-        parser.error("--steps, --batch and --length must be 1 or more")
+def main(
+    out: Annotated[Path, options.folder("a new one, which receives target/ and draft/")],
+    steps: Annotated[int, options.whole("of each of the two")] = 5000,
+    batch: Annotated[int, options.whole("rows of a step")] = 16,
+    length: Annotated[int, options.whole("tokens of a row")] = 768,
+    rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
+    modules: Annotated[int | None, options.whole("at most so many of the standard library (default: all)")] = None,
+    device: options.Device = "cpu",
+    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+) -> None:
+    """Train a pair like the pocket pair from nothing: a tokenizer, a small Llama target, and a draft distilled from it."""
+    asked = {**locals(), "out": str(out)}
+    if out.exists():
+        raise typer.BadParameter(f"{out} exists; name a new folder, so that no trained pair is overwritten")
     texts = [text + END for text in stdlib_modules().values()]
-    random.Random(options.seed).shuffle(texts)
-    held_out, documents = texts[:40], texts[40:][: options.modules]
+    random.Random(seed).shuffle(texts)
+    held_out, documents = texts[:40], texts[40:][:modules]
     tokenizer = train_tokenizer(documents)
-    training = rows(tokenizer, documents, options.length)
-    heldout = rows(tokenizer, held_out, options.length)[:16]
-    print(f"{len(documents)} documents, {len(training)} rows of {options.length} tokens", flush=True)
+    training = rows(tokenizer, documents, length).to(device)
+    heldout = rows(tokenizer, held_out, length)[:16].to(device)
+    print(f"{len(documents)} documents, {len(training)} rows of {length} tokens", flush=True)
     teacher = None
     for name in SHAPES:
-        model, curve = train(name, training, heldout, options, teacher)
-        model.to(torch.bfloat16).save_pretrained(options.out / name)
-        tokenizer.save_pretrained(options.out / name)
-        story = vars(options) | {
-            "out": str(options.out),
+        model, curve = train(name, training, heldout, teacher, steps, batch, rate, seed)
+        model.to(torch.bfloat16).save_pretrained(out / name)
+        tokenizer.save_pretrained(out / name)
+        story = asked | {
             "parameters": model.num_parameters(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "curve": curve,
         }
-        (options.out / name / "training.json").write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
+        (out / name / "training.json").write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
         teacher = model.float()
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

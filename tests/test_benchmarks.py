@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+import typer
 
 from benchmarks import library as benchmarks
 from benchmarks import seconds
@@ -54,11 +55,13 @@ def counted(monkeypatch):
     return calls
 
 
-def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(counted, tmp_path):
+def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(counted, monkeypatch, tmp_path):
     out = tmp_path / "bench.json"
-    benchmarks.main(["--out", str(out)])
+    benchmarks.main(out)
     before = json.loads(out.read_text())["sections"]
-    benchmarks.main(["--out", str(out), "--only", "dense"])
+    monkeypatch.setattr("sys.argv", ["", "--out", str(out), "--only", "dense"])
+    with pytest.raises(SystemExit, match="0"):
+        typer.run(benchmarks.main)
     after = json.loads(out.read_text())["sections"]
     assert after["loop"] == before["loop"] and counted == {"loop": 1, "dense": 2} and list(after) == ["loop", "dense"]
     assert after["dense"]["provenance"]["command"].endswith("--only dense")
@@ -67,12 +70,15 @@ def test_only_measures_one_section_again_and_leaves_the_others_as_they_are(count
     assert {"commit", "date", "load", "machine", "seconds", "versions"} <= set(after["dense"]["provenance"])
 
 
-@pytest.mark.parametrize("words", [["--only", "wide"], ["--quick"]])
-def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counted, words, capsys):
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--only", "wide"], "expected one of loop, dense"), (["--quick"], "name another file")]
+)
+def test_what_would_spoil_the_file_is_refused_before_anything_is_measured(counted, words, told, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", *words])
     with pytest.raises(SystemExit, match="2"):
-        benchmarks.main(words)
+        typer.run(benchmarks.main)
     assert counted == {"loop": 0, "dense": 0}
-    assert ("wide" if "wide" in words else "--out") in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 def test_transformers_assists_with_a_draft_of_a_cut_vocabulary():

@@ -23,13 +23,12 @@ COPY = 'def shift(x):\n    """Add one."""\n    return x + 1\n\n\ndef shift_two(x
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):
-    """Two problems, recorded and counted with some methods; the words of the command."""
+    """Two problems, recorded and counted with some methods; the options of the command."""
     folder = tmp_path_factory.mktemp("published")
     problems = [HUMANEVAL | {"task_id": f"HumanEval/{k}", "prompt": COPY + end} for k, end in enumerate((" ", " to"))]
     write(folder / "humaneval/HumanEval.jsonl", jsonl(*problems))
-    words = ["--target", "pocket", "--device", "cpu", "--set", "humaneval"]
-    words += ["--store-tokens", "20000", "--dense-tokens", "2000"]
-    words += ["--kept", str(folder / "kept"), "--out", str(folder / "out")]
+    options = {"target": "pocket", "device": "cpu", "sets": ["humaneval"], "store_tokens": 20000, "dense_tokens": 2000}
+    options |= {"kept": folder / "kept", "out": folder / "out"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECDEC_DATASETS", str(folder))
         patch.setenv("SPECDEC_CACHE", str(folder / "cache"))
@@ -40,8 +39,8 @@ def counted(tmp_path_factory):
         for prompt, samplings in asked:
             for sampling in samplings:
                 record_once(model, tokenizer, [prompt], sampling, 24)
-        published_rows.main(words)
-        yield folder, words, model, [render(prompt, tokenizer) for prompt, _ in asked]
+        published_rows.main(**options)
+        yield folder, options, model, [render(prompt, tokenizer) for prompt, _ in asked]
 
 
 def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
@@ -69,14 +68,14 @@ def test_a_row_counts_what_decoding_does(counted):
 
 
 def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, monkeypatch):
-    folder, words, model, _ = counted
-    published_rows.main([*words, "--method", "Lookahead", "--greedy", "--prompts", "1"])
+    folder, options, model, _ = counted
+    published_rows.main(**options, method=["Lookahead"], greedy=True, prompts=1)
     before, _ = committed_rows.committed("published", folder / "out", target=model)
     assert list(before[before.method == "Lookahead"].temperature) == [0.0]
     made, rows_of = [], published_rows.rows_of
     assert "Token Recycling" not in set(before.method) | set(published_rows.REPLAYED)
     monkeypatch.setattr(published_rows, "rows_of", lambda *a: made.append(set(a[2])) or rows_of(*a))
-    published_rows.main([*words, "--method", "Token Recycling", "--method", "PLD"])
+    published_rows.main(**options, method=["Token Recycling", "PLD"])
     after, _ = committed_rows.committed("published", folder / "out", target=model)
     assert made == [{"Token Recycling"}] * 4
     new = after[after.method == "Token Recycling"]
@@ -84,11 +83,10 @@ def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, mon
 
 
 def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(counted, capsys, monkeypatch, tmp_path):
-    folder, words, _, _ = counted
+    _, options, _, _ = counted
     monkeypatch.setattr(published_rows.recordings, "kept", lambda key: None)
-    words = [*words, "--kept", str(tmp_path / "kept"), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="no answer is recorded"):
-        published_rows.main(words)
+        published_rows.main(**options | {"kept": tmp_path / "kept", "out": tmp_path / "out"})
     assert "0 answers are recorded, 8 are not" in capsys.readouterr().out
     assert not list(tmp_path.rglob("*.csv.gz"))
 

@@ -67,8 +67,8 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     draw = np.random.default_rng(0)
     rows = [{"prompt": draw.integers(5, 200, 6), "answer": draw.integers(5, 200, 9), "heat": 0.0} for _ in range(44)]
     own_answers.pack(rows, tmp_path / "answers.npz")
-    learn = ["--answers", str(tmp_path / "answers.npz"), "--learn", "4"]
-    released_rules.main(["--target", "pocket", "--max-new-tokens", "12", "--out", str(tmp_path), *learn])
+    given = {"answers": tmp_path / "answers.npz", "learn": 4, "out": tmp_path}
+    released_rules.main(target="pocket", max_new_tokens=12, **given)
     found = numbers.read(tmp_path / "released.csv")
     ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead", "eagle_likely")]
     assert all(0.5 < ratio < 2 for ratio in ratios) and found["outputs"].value >= 5

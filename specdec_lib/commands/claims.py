@@ -6,17 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from specdec_lib import paths
 from specdec_lib.commands import options
 
 
 def claims(
-    save: Annotated[
-        Path | None,
-        typer.Option(parser=options.output_folder, metavar="FOLDER", help="Copy the run's tables there, not print."),
-    ] = None,
+    save: Annotated[Path | None, options.folder("Copy the run's tables there, not print.")] = None,
 ) -> None:
     """Print every claim of the papers with its verdict here."""
     paths.root()

@@ -47,7 +47,7 @@ def existing(text: str | Path) -> Path:
     return path
 
 
-def whole(help: str, least: int = 1) -> Any:
+def whole(help: str, least: int = 1, *flags: str) -> Any:
     """An option that is a whole number of ``least`` or more."""
 
     def read(text: str | int) -> int:
@@ -59,7 +59,23 @@ def whole(help: str, least: int = 1) -> Any:
             raise typer.BadParameter(f"{number}; expected {least} or more")
         return number
 
-    return typer.Option(parser=read, metavar="N", help=help)
+    return typer.Option(*flags, parser=read, metavar="N", help=help)
+
+
+def choice(known: Collection[str], help: str, *flags: str, kind: Any = typer.Option) -> Any:
+    """An option, or another kind of parameter, that is one of the known names."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise typer.BadParameter(f"{text!r}; expected one of {', '.join(known)}")
+        return text
+
+    return kind(*flags, parser=read, metavar="NAME", help=f"of {', '.join(known)}; {help}")
+
+
+def folder(help: str) -> Any:
+    """An option that is a folder to write to."""
+    return typer.Option(parser=output_folder, metavar="FOLDER", help=help)
 
 
 def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -11,9 +11,7 @@ from specdec_lib import paths
 from specdec_lib.commands import options
 
 Seed = Annotated[int, typer.Option(help="Of weights and order.")]
-Data = Annotated[
-    Path, typer.Option(parser=options.output_folder, metavar="FOLDER", help="Recorded answers; a run goes on here.")
-]
+Data = Annotated[Path, options.folder("Recorded answers; a run goes on here.")]
 
 
 def train_acceptance_head(
@@ -93,12 +91,7 @@ def train_heads(
     kind: Annotated[
         list[str] | None, typer.Option(help="medusa, hydra or eagle; may be repeated (default: all).")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            parser=options.output_folder, metavar="FOLDER", help="Of the heads (default: SmolLM2's in a checkout)."
-        ),
-    ] = None,
+    out: Annotated[Path | None, options.folder("Of the heads (default: SmolLM2's in a checkout).")] = None,
     data: Data = Path("_build/heads"),
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

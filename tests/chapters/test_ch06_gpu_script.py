@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from benchmarks import gpu
 from specdec_lib import paths
@@ -17,6 +18,7 @@ NOT_THERE = [
 ]  # fmt: skip
 SMALL = ["--target", "pocket", "--shape", "68m", "--device", "cpu", "--dtype", "float32", "--context", "16",
          "--repeats", "1", "--tokens", "4"]  # fmt: skip
+CODE = "import typer; from benchmarks import gpu; sys.argv[1:] = {}; typer.run(gpu.main)"
 
 
 def run_without(missing: list[str], code: str, **environment: str) -> subprocess.CompletedProcess:
@@ -41,8 +43,19 @@ def test_the_tests_of_a_gpu_are_collected_where_little_is_installed():
 
 @pytest.mark.slow  # the whole script
 def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
-    words = [*SMALL, "--draft", "pocket-draft", "--out", str(tmp_path)]
-    told = run_without(NOT_THERE, f"from benchmarks import gpu; gpu.main({words!r})", SPECDEC_CACHE=str(tmp_path / "c"))
+    words = [
+        *SMALL,
+        "--draft",
+        "pocket-draft",
+        "--methods",
+        "PLD",
+        "PLD+ (h)",
+        "REST",
+        "SpecDec",
+        "--out",
+        str(tmp_path),
+    ]
+    told = run_without(NOT_THERE, CODE.format(words), SPECDEC_CACHE=str(tmp_path / "c"))
     assert told.returncode == 0, told.stderr
     found = numbers.read(tmp_path / "06.csv")
     assert found["timed_equal"].value == found["timed_compared"].value > 0
@@ -57,9 +70,10 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
     (["--device", "cuda:99"], ValueError, "device is 'cuda:99', which cannot be used here"),
     (["--methods", "Sequoia"], SystemExit, "2"),
 ])  # fmt: skip
-def test_bad_input_is_refused_before_anything_is_written(tmp_path, words, error, message):
+def test_bad_input_is_refused_before_anything_is_written(tmp_path, words, error, message, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", *SMALL, "--out", str(tmp_path / "out"), *words])
     with pytest.raises(error, match=message):
-        gpu.main([*SMALL, "--out", str(tmp_path / "out"), *words])
+        typer.run(gpu.main)
     assert not (tmp_path / "out").exists()
 
 

@@ -40,10 +40,9 @@ def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(na
 
 def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(examples, tmp_path, monkeypatch):
     monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
-    monkeypatch.setattr("sys.argv", ["", "pld", "--target", "pocket", "--draft", "none"])
     with pytest.raises(FileNotFoundError, match="make examples ARGS=pld"):
         method_pictures.read("pld")
-    method_examples.main()
+    method_examples.main(["pld"], target="pocket", draft="none")
     shown, viewer = method_pictures.read("pld")
     assert len(viewer.data["examples"]) == 4
     for example in viewer.data["examples"]:
