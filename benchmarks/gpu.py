@@ -46,8 +46,9 @@ def main(
     shape: Annotated[str, typer.Option(help=f"of {', '.join(speeds.SHAPES)}")] = "7b",
     target: options.Target = "smollm2",
     draft: options.Draft = None,
-    methods: Annotated[list[str] | None, options.choice(METHODS, f"default: {', '.join(DEFAULT)}")] = None,
-    others: Annotated[list[str] | None, options.choice(METHODS, "further --methods", kind=typer.Argument)] = None,
+    method: Annotated[
+        list[str] | None, options.choice(METHODS, f"may be repeated (default: {', '.join(DEFAULT)})")
+    ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "bfloat16",
     context: Annotated[int, options.whole("tokens before a pass")] = 512,
@@ -57,7 +58,6 @@ def main(
     out: Annotated[Path | None, options.folder("of the table (default: data/results/<device>)")] = None,
 ) -> None:
     """Measure what passes of a large model cost by their width, and how fast a real model decodes."""
-    names = [*(methods or ()), *(others or ())] or DEFAULT
     place = resolve_device(device)
     on_gpu = place.type == "cuda"
     runtime = "graph" if on_gpu else "eager"
@@ -71,7 +71,7 @@ def main(
     one = median(spent[1]).value
     pair.prices = PassPrices({width: median(own).value / one for width, own in spent.items()})
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
-    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *names], tokens)[2]]
+    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *(method or DEFAULT)], tokens)[2]]
     name = torch.cuda.get_device_name(place) if on_gpu else place.type
     out = out or paths.root() / "data" / "results" / paths.folder_of(name)
     out.mkdir(parents=True, exist_ok=True)

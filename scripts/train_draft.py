@@ -30,7 +30,7 @@ from specdec_lib.models.fingerprint import fingerprint
 HELD_OUT = 20  # one row in so many
 PROMPT_WEIGHT = 0.2  # of a prompt's token in the loss; an answer's weighs 1
 #: How a draft is made, as its ``training.json`` keeps it.
-Recipe = namedtuple("Recipe", "start keep width layers vocabulary epochs minutes window rate seed")
+Recipe = namedtuple("Recipe", "start keep width layers vocabulary epochs window rate seed")
 
 
 def student(recipe: Recipe, target: PreTrainedModel, known: torch.Tensor) -> LlamaForCausalLM:
@@ -155,9 +155,7 @@ class Trainer:
         begun, step, curve, best = time.monotonic(), 0, [], math.inf
         for epoch in range(recipe.epochs):
             for group in self.groups(self.training, recipe.seed * 1000 + epoch + 1):
-                # The rate follows the clock too, so that training that has to end in time ends well.
-                done = min(1.0, max(step / total, (time.monotonic() - begun) / 60 / recipe.minutes))
-                rate = recipe.rate * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * done))
+                rate = recipe.rate * min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / total)))
                 for setting in optimizer.param_groups:
                     setting["lr"] = rate
                 wanted, own, weight = self.compare(group)
@@ -171,16 +169,12 @@ class Trainer:
                     print(
                         f"step {step} of {total}, {time.monotonic() - begun:.0f} s, loss {loss.item():.3f}", flush=True
                     )
-                if done >= 1:
-                    break
             seconds = round(time.monotonic() - begun)
             curve.append({"epoch": epoch + 1, "step": step, "seconds": seconds} | self.evaluate())
             print(json.dumps(curve[-1]), flush=True)
             if curve[-1]["loss"] < best:
                 best = curve[-1]["loss"]
                 self.save(out, curve, tokens)
-            if done >= 1:
-                break
 
     def save(self, out: Path, curve: list[dict], tokens: int) -> None:
         """The draft in bfloat16, its vocabulary, and how it came about."""
@@ -217,12 +211,11 @@ def main(
     epochs: Annotated[int, options.whole("rounds over the answers")] = 4,
     window: Annotated[int, options.whole("tokens of a step")] = 16384,
     rate: float = 2e-3,
-    minutes: Annotated[float, typer.Option(help="the rate has fallen to zero by then at the latest")] = 600,
     device: options.Device = "auto",
     seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train a draft model for SmolLM2 on its own answers, with a vocabulary of the most frequent tokens."""
-    recipe = Recipe(start, keep, width, layers, vocabulary, epochs, minutes, window, rate, seed)
+    recipe = Recipe(start, keep, width, layers, vocabulary, epochs, window, rate, seed)
     Trainer(recipe, answers, device).train(out)
 
 

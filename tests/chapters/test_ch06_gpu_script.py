@@ -43,18 +43,7 @@ def test_the_tests_of_a_gpu_are_collected_where_little_is_installed():
 
 @pytest.mark.slow  # the whole script
 def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
-    words = [
-        *SMALL,
-        "--draft",
-        "pocket-draft",
-        "--methods",
-        "PLD",
-        "PLD+ (h)",
-        "REST",
-        "SpecDec",
-        "--out",
-        str(tmp_path),
-    ]
+    words = [*SMALL, "--draft", "pocket-draft", "--out", str(tmp_path)]
     told = run_without(NOT_THERE, CODE.format(words), SPECDEC_CACHE=str(tmp_path / "c"))
     assert told.returncode == 0, told.stderr
     found = numbers.read(tmp_path / "06.csv")
@@ -68,7 +57,7 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
 @pytest.mark.parametrize(("words", "error", "message"), [
     (["--shape", "9t"], ValueError, "shape is '9t'; expected one of 68m"),
     (["--device", "cuda:99"], ValueError, "device is 'cuda:99', which cannot be used here"),
-    (["--methods", "Sequoia"], SystemExit, "2"),
+    (["--method", "Sequoia"], SystemExit, "2"),
 ])  # fmt: skip
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, words, error, message, monkeypatch):
     monkeypatch.setattr("sys.argv", ["", *SMALL, "--out", str(tmp_path / "out"), *words])

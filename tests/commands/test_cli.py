@@ -58,7 +58,6 @@ TARGET = ("--target", "pocket", "--out", "x")
 
 @pytest.mark.parametrize(("words", "told"), [
     (["no-such-command"], "No such command 'no-such-command'"),
-    (["run", "--jobs", "0"], "0; expected 1 or more"),
     (["run", "--only", "99"], "no notebook '99': 01_"),
     (["run", "-p", "01.max_new_tokens=1:30"], "'max_new_tokens' of 01_speculative_decoding is '1:30'"),
     (["run", "-p", "01.tasks=" + "[" * 2000], "cannot be read as "),
