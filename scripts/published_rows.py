@@ -184,6 +184,9 @@ def main(
         if "REST" in names and answers.is_file():
             texts = [[*row["prompt"], *row["answer"]] for row in unpack(answers)]
             made["REST, own answers"] = Rest(stores.document_store("own-answers", texts, tokenizer))
+        if "One tree" in names:
+            pair.draft = None  # a comparison in which drafting counts as free must not ask it
+            made["One tree, no draft model"] = pair.drafters(["One tree"])["One tree"]
         print(f"left out for lack of something: {pair.notes.get('left out', {})}", flush=True)
         return made
 
