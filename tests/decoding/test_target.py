@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Capture, DraftTree
+from specdec_lib.decoding.forward import in_window
 from specdec_lib.decoding.target import Target
 from tests.chaos import shuffled
 from tests.families import SERVED, VOCABULARY, prompt, uncached
@@ -67,6 +68,24 @@ def test_rows_that_continue_several_branches_equal_running_each_alone(library, f
         assert relative(target.extend(branches[2]), uncached(model, text + branches[2])[0][-1]) < CLOSE
         got = target.extend_rows([5], [len(text) + 9], torch.ones((1, len(text) + 10), dtype=torch.bool))
         assert relative(got[0], uncached(model, [*text, *branches[2], 5])[0][-1]) < CLOSE
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6))
+def test_a_window_leaves_what_each_node_may_see_by_its_position(seed):
+    rng = random.Random(seed)
+    tree, length, window = random_tree(rng), rng.randint(0, 12), rng.randint(1, 9)
+    depths = [0, *tree.depths]
+    visible = torch.ones((len(tree) + 1, length + len(tree) + 1), dtype=torch.bool)
+    visible[:, length:] = torch.from_numpy(tree.mask())
+    rows = torch.tensor(depths) + length
+    got = in_window(visible, rows, torch.cat([torch.arange(length), rows]), window)
+    for node, depth in enumerate(depths):
+        ancestors = {0, node, *(n + 1 for n in tree.path(node - 1))} if node else {0}
+        before = [length + depth - place < window for place in range(length)]
+        assert got[node].tolist() == before + [
+            n in ancestors and depth - other < window for n, other in enumerate(depths)
+        ]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
