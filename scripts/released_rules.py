@@ -238,13 +238,15 @@ def main(
     rows = results.table(recordings, runs)
     rows["verified"] = rows.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
     counted = {
-        f"{name}_over_released": results.ratio(rows, name, f"{name} as released")
-        for name in ("medusa", "eagle", "lookahead", "suffix")
+        "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
+        "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
+        "lookahead_over_released": results.ratio(rows, "lookahead", "lookahead as released"),
+        "suffix_over_released": results.ratio(rows, "suffix", "suffix as released"),
+        "lookahead_over_refilled": results.ratio(rows, "lookahead", "lookahead refilled"),
+        "lookahead_refilled": refilled.refilled,
+        "recycling_width": results.rate(rows[rows.method == "recycling"], ("verified", "passes")),
+        "recycling_full_width": 1 + sum(live["recycling"].levels),
     }
-    counted["lookahead_over_refilled"] = results.ratio(rows, "lookahead", "lookahead refilled")
-    counted["lookahead_refilled"] = refilled.refilled
-    counted["recycling_width"] = results.rate(rows[rows.method == "recycling"], ("verified", "passes"))
-    counted["recycling_full_width"] = 1 + sum(live["recycling"].levels)
     began = time.monotonic()
     sampled = record_once(model, tokenizer, asked, Sampling(1.0), max_new_tokens)
     torch.manual_seed(0)
