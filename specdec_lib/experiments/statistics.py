@@ -29,7 +29,7 @@ SEED = 0
 class Interval(NamedTuple):
     """A number and the ends of its 95 % interval; the ends are NaN where one prompt alone tells nothing of them.
 
-    A format applies to all three: ``f"{interval:.2f}"`` is ``1.23 (1.10–1.36)``.
+    A format applies to all three: ``f"{interval:.2f}"`` is ``1.23 (1.10–1.36)``, and ``1.23`` without known ends.
     """
 
     value: float
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
         value, low, high = (format(number, spec) if math.isfinite(number) else "–" for number in self)
         # A word joiner on either side of the dash keeps the bracket on one line. No dash stands before a minus.
         between = " to " if low.startswith("-") else "\u2060–\u2060"
-        return value if value == "–" else f"{value} ({low}{between}{high})" if self.known else f"{value} (–)"
+        return f"{value} ({low}{between}{high})" if self.known else value
 
 
 class Counts(NamedTuple):

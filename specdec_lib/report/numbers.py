@@ -45,8 +45,6 @@ class Number(NamedTuple):
     def __format__(self, spec: str) -> str:
         if self.value is None:
             return self.words
-        if self.words == NO_INTERVAL:
-            return format(Interval(self.value, math.nan, math.nan), spec)
         if self.low is None or self.high is None:
             return format(self.value, spec)
         return format(Interval(self.value, self.low, self.high), spec)

@@ -91,6 +91,11 @@ class Table:
             for row in self.frame.itertuples(index=False, name=None)
         ]
 
+    def _shown(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(self.headings.values()))
+
     def to_csv(self) -> str:
         """Return the unformatted values as CSV; the ends of intervals have columns of their own, ``_low`` and ``_high``."""
         import pandas as pd
@@ -108,10 +113,7 @@ class Table:
 
     def to_html(self) -> str:
         """Return the table as HTML, for Jupyter."""
-        import pandas as pd
-
-        shown = pd.DataFrame(self._rows(), columns=list(self.headings.values()))
-        return f"<p>{html.escape(self.caption)}</p>{shown.to_html(index=False, border=0)}"
+        return f"<p>{html.escape(self.caption)}</p>{self._shown().to_html(index=False, border=0)}"
 
     def to_myst(self, download: str | None = None) -> str:
         """Return the table as a numbered MyST table, with a link to its CSV file at ``download``, relative to the page."""
@@ -136,7 +138,7 @@ class Table:
             (run.folder / f"{self.name}.csv").write_text(self.to_csv(), encoding="utf-8")
             download = f"files/{run.notebook}/{self.name}.csv"
         return {
-            "text/plain": self.frame.to_string(index=False),
+            "text/plain": self._shown().to_string(index=False),
             "text/html": self.to_html(),
             "text/markdown": self.to_myst(download),
         }

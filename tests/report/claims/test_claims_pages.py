@@ -42,7 +42,7 @@ def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_i
     text, warnings = shown(tmp_path, page, monkeypatch, (NUMBERS, None))
     assert warnings == ""
     # The last is from the file.
-    assert "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2 (–), g 2.36." in text
+    assert "A 1.50 (1.25\u2060–\u20601.75), b 1.5, c 25%, d 1,234, e not available, f 1.2, g 2.36." in text
     page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
     told = shown(tmp_path / "other", page, monkeypatch, (NUMBERS, None))[1]
     assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
