@@ -90,6 +90,7 @@ def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_
     frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
     bundle = Table(frame, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
     assert "{download}`CSV <files/04_x/tab-x.csv>`" in bundle["text/markdown"]
+    assert "1.25 (1.12" in bundle["text/plain"]
     rows = list(csv.DictReader(io.StringIO((run / "files" / "04_x" / "tab-x.csv").read_text())))
     ends = {"gain": "1.25", "gain_low": "1.125", "gain_high": "1.5"}
     assert rows[0] == {"task": "a|b", "rate": "0.123456", "n": "12345", **ends}
