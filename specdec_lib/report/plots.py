@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import median
@@ -15,6 +16,7 @@ from specdec_lib.experiments.statistics import Interval
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -150,11 +152,13 @@ def points(values: Sequence[float | Interval]) -> list[float]:
     return [value.value if isinstance(value, Interval) else value for value in values]
 
 
-def whiskers(ax: Axes, x: Sequence[float], values: Sequence[float | Interval], color: str = "#444444") -> None:
+def whiskers(ax: Axes, x: Sequence[float], values: Sequence[float | Interval], color: str = "#444444") -> list[Artist]:
     """Draw the intervals of a series as vertical lines; a value without one, or whose ends are not known, has none."""
-    for place, value in zip(x, values, strict=True):
-        if isinstance(value, Interval) and value.known:
-            ax.vlines(place, value.low, value.high, color=color, linewidth=1.2)
+    return [
+        ax.vlines(place, value.low, value.high, color=color, linewidth=1.2)
+        for place, value in zip(x, values, strict=True)
+        if isinstance(value, Interval) and value.known
+    ]
 
 
 def bars(
@@ -201,11 +205,13 @@ def panels(
 ) -> Figure:
     """Draw panels side by side, by title one line a label: a :data:`Curve`.
 
-    A label is a method, which gives the colour, or ``"method, variant"``; the variant gives the dashes. ``ylabel`` is one for
-    all panels, which then share their scale, or one for each. ``markers`` marks every point, not only about five of each line;
-    ``integers`` makes whole numbers on the x axis; ``columns`` are the panels in a row, all by default.
+    A label is a method, which gives the colour, or ``"method, variant"``; the variant gives the dashes, and the colour too if all
+    lines are of one method. ``ylabel`` is one for all panels, which then share their scale, or one for each. ``markers`` marks
+    every point, not only about five of each line; ``integers`` makes whole numbers on the x axis; ``columns`` are the panels in a
+    row, all by default.
     """
     from matplotlib.ticker import MaxNLocator
+    from matplotlib.transforms import ScaledTranslation
 
     shared = isinstance(ylabel, str)
     columns = columns or len(content)
@@ -214,25 +220,30 @@ def panels(
         ax.set_visible(False)
     labels = [label for curves in content.values() for label in curves]
     variants = list(dict.fromkeys(label.partition(", ")[2] for label in labels))
-    # Lines of one method have one colour, so their marks tell them apart too.
-    alone = len({label.partition(", ")[0] for label in labels}) == 1
+    # Marks tell lines of one method apart. If all are of one, colours do too: the first has its colour.
+    lines = Counter(label.partition(", ")[0] for label in set(labels))
+    alone = len(lines) == 1
+    shades = list(dict.fromkeys((color(labels[0].partition(", ")[0]), *PALETTE))) if alone else []
     for place, (ax, (title, curves)) in enumerate(zip(axes.flat, content.items(), strict=False)):
         for label, (x, y) in curves.items():
             method, _, variant = label.partition(", ")
             number = variants.index(variant)
             look = {
-                "color": color(method),
+                "color": shades[number % len(shades)] if alone else color(method),
                 "linestyle": _DASHES[number % len(_DASHES)],
-                "marker": _MARKS[number % len(_MARKS)] if alone else marker(method),
+                "marker": _MARKS[number % len(_MARKS)] if lines[method] > 1 else marker(method),
                 "markevery": None if markers else max(1, len(x) // 5),
             }
-            ax.plot(x, points(y), label=label, **look)
-            whiskers(ax, x, y, color(method))
+            drawn = [*ax.plot(x, points(y), label=label, **look), *whiskers(ax, x, y, look["color"])]
+            if alone:  # a little to the side, so that what coincides is seen
+                aside = 0.125 * ((number + 0.5) / len(variants) - 0.5)  # inches
+                for artist in drawn:
+                    artist.set_transform(ax.transData + ScaledTranslation(aside, 0, figure.dpi_scale_trans))
         ax.set(title=title, xlabel=xlabel)
         if not shared or place % columns == 0:
             ax.set_ylabel(ylabel if shared else ylabel[place])
         if integers:
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         if ylim:
             ax.set_ylim(ylim)
         if not any(len(x) for x, _ in curves.values()):
@@ -374,9 +385,7 @@ def ladders(content: Mapping[str, Ladder], rungs: Sequence[str], prices: Sequenc
 
     In each bar stands the share of the hindsight bound that it reached.
     """
-    figure, axes = new(7.6, 2.3 * len(content) + 0.7, 1, max(1, len(content)), sharey=True, squeeze=False)
-    if not content:
-        _no_data(axes[0, 0])
+    figure, axes = new(7.6, 2.3 * len(content) + 0.7, 1, len(content), sharey=True, squeeze=False)
     for ax, (title, ladder) in zip(axes[:, 0], content.items(), strict=False):
         heights = {rung: [ladder.rate(rung, each) for each in prices] for rung in rungs}
         bars([each.name for each in prices], heights, "speed-up", reference=1, ax=ax)

@@ -71,8 +71,6 @@ def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound(ladder
     written = {text.get_position()[0]: text.get_text() for text in ax.texts}
     for bar, (rung, each) in zip(bars, order, strict=True):
         assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
-    (ax,) = plots.ladders({}, ("PLD",), PRICES).axes
-    assert [text.get_text() for text in ax.texts] == ["no data"]
 
 
 def test_hindsight_takes_the_better_size_and_prices_their_own(ladder):

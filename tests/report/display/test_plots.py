@@ -42,6 +42,16 @@ def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends():
         assert upright == [(0.5, 0.875), (1.125, 1.5)]
 
 
+def test_lines_of_one_method_differ_in_colour_and_mark_and_those_of_several_have_their_methods_colour():
+    labels = [f"REST, {number}" for number in range(7)]
+    (ax,) = plots.panels({"": {label: ([1, 2], GAINS[:2]) for label in labels}}, "K", "gain").axes
+    lines = ax.get_lines()
+    assert len({line.get_color() for line in lines}) == len({line.get_marker() for line in lines}) == len(labels)
+    assert lines[0].get_color() == plots.color("REST")
+    (ax,) = plots.panels({"": {label: ([1, 2], GAINS[:2]) for label in (*labels, "PLD")}}, "K", "gain").axes
+    assert {line.get_color() for line in ax.get_lines()} == {plots.color("REST"), plots.color("PLD")}
+
+
 def test_each_series_of_ratios_has_its_points_and_the_known_intervals_their_lines():
     cases = {
         "a": {"x": Interval(1.2, 1.1, 1.3), "y": Interval(0.9, math.nan, math.nan)},
