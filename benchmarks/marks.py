@@ -64,7 +64,7 @@ def main() -> None:
     pair.prices = measured_prices(pair)
     rows_of(pair, prompts.load("report", [CHAT], 1), [*TRAINED, "One tree"])  # what runs first compiles something
     rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), TRAINED)
-    mixed = rows_of(pair, prompts.load("report", per_task=3), [*SINGLE, "One tree"])
+    mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
     speed = {name: ratio(rows, name, PLAIN, SPEED, by="task") for name in TRAINED}
     length = {name: rate(rows[rows.method == name], by="task") for name in TRAINED}
     price = {name: ratio(rows, name, PLAIN, PASS) for name in TRAINED}
