@@ -162,7 +162,7 @@ def study(
     name: str, count: Callable[[], tuple[pd.DataFrame, dict[str, Any]]], recount: bool, **models: PreTrainedModel
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The committed rows of these models; what ``count`` gives where there are none, or with ``recount``, which also
-    writes them in place of the committed ones."""
+    replaces the committed ones."""
     found = None if recount else committed(name, **models)
     if found is None:
         found = count()

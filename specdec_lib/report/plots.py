@@ -206,9 +206,9 @@ def panels(
     """Draw panels side by side, by title one line a label: a :data:`Curve`.
 
     A label is a method, which gives the colour, or ``"method, variant"``; the variant gives the dashes, and the colour too if all
-    lines are of one method. ``ylabel`` is one for all panels, which then share their scale, or one for each. ``markers`` marks
-    every point, not only about five of each line; ``integers`` makes whole numbers on the x axis; ``columns`` are the panels in a
-    row, all by default.
+    lines are of one method, which then stand a little apart. ``ylabel`` is one for all panels, which then share their scale, or
+    one for each. ``markers`` marks every point, not only about five of each line; ``integers`` makes whole numbers on the x axis;
+    ``columns`` are the panels in a row, all by default.
     """
     from matplotlib.ticker import MaxNLocator
     from matplotlib.transforms import ScaledTranslation
