@@ -99,13 +99,13 @@ class PassPrices:
             ) from None
 
 
-#: Curves to compare with where none is measured: a pass on a GPU hardly depends on its width, one on a processor does, and
-#: a loaded server's costs in proportion to its width from 8 tokens on.
+#: Curves to compare with where none is measured: a pass on a GPU hardly depends on its width, one on a processor does (measured:
+#: SmolLM2 in float32 on two cores, data/results/cpu/seconds.csv), and a loaded server's costs in proportion from 8 tokens on.
 CURVES: dict[str, PassPrices] = {
     prices.name: prices
     for prices in (
         PassPrices({1: 1.0, 8: 1.01, 16: 1.02, 32: 1.05, 64: 1.12, 128: 1.3}, name="gpu"),
-        PassPrices({1: 1.0, 8: 1.05, 16: 1.25, 32: 1.81, 64: 2.9, 128: 5.0}, name="cpu"),
+        PassPrices({1: 1.0, 2: 1.03, 4: 1.29, 8: 1.42, 16: 1.73, 32: 2.33}, name="cpu"),
         PassPrices({1: 1.0, 8: 1.0, 16: 2.0, 32: 4.0, 64: 8.0, 128: 16.0}, name="server"),
     )
 }
