@@ -14,8 +14,10 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
         "llama.cpp": "llama-server --spec-type ngram-simple",
     },
     "REST": {
-        "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)"
+        "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)",
+        "llama.cpp": "llama-server --spec-type ngram-cache --lookup-cache-static FILE (statistics of n-grams)",
     },
+    "Lookahead": {"llama.cpp": "the example program llama-lookahead"},
     "SuffixDecoding": {
         "vLLM": '--speculative-config \'{"method": "suffix", "num_speculative_tokens": 32}\' (needs arctic-inference)',
         "SGLang": "--speculative-algorithm NGRAM (a similar tree of earlier outputs)",
@@ -28,10 +30,12 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
     },
     "SpecDec++": {
         "transformers": "assistant_model=draft with draft.generation_config.assistant_confidence_threshold (stops by the "
-        "draft's own probability, not by a trained head)"
+        "draft's own probability, not by a trained head)",
+        "llama.cpp": "--model-draft DRAFT.gguf --spec-draft-p-min 0.75 (the same; before 2026 --draft-p-min)",
     },
     "EAGLE": {
         "vLLM": '--speculative-config \'{"method": "eagle", "model": "HEAD", "num_speculative_tokens": 5}\'',
+        "llama.cpp": "llama-server --model-draft HEAD.gguf --spec-type draft-eagle3 (heads of EAGLE-3)",
     },
     "EAGLE-2": {
         "SGLang": "--speculative-algorithm EAGLE --speculative-eagle-topk 8 --speculative-draft-model-path HEAD"

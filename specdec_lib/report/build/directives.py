@@ -110,10 +110,10 @@ class HoldsIf(SphinxDirective):
         self.state.nested_parse(self.content, self.content_offset, holder)
         page = self.env.app.builder.get_relative_uri(self.env.docname, "claims")
         boxes = []
-        for name, presumed, verdict in failed:
-            said = nodes.paragraph("", "The text above was written for another verdict on ")
+        for name, _, verdict in failed:
+            said = nodes.paragraph("", "The text above describes the committed full run. In this run the verdict on ")
             said += nodes.reference("", "", nodes.literal("", name), internal=True, refuri=f"{page}#claim-{name}")
-            said += nodes.Text(f": {' or '.join(presumed)}. In this run it is: {verdict}.")
+            said += nodes.Text(f" is: {verdict}.")
             boxes.append(nodes.admonition("", nodes.title("", "This run has another verdict"), said))
             boxes[-1]["classes"] = ["warning", "holds-if"]
         return [*holder.children, *boxes]

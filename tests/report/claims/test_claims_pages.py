@@ -81,8 +81,8 @@ def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, m
     page = "# Page\n\n:::{holds-if} faster: holds or holds in part; counted: holds\nIt is *faster*.\n:::\n\nNext.\n"
     judged = (NUMBERS, frame_of({"faster": rules.FAILS, "counted": rules.HOLDS}))
     text, warnings = shown(tmp_path, page, monkeypatch, judged)
-    said = "It is faster. This run has another verdict The text above was written for another verdict on faster: holds or holds in part. "
-    assert f"{said}In this run it is: does not hold here. Next." in text and warnings == ""
+    said = "It is faster. This run has another verdict The text above describes the committed full run. In this run the verdict on "
+    assert f"{said}faster is: does not hold here. Next." in text and warnings == ""
     assert text.count("This run has another") == 1
     assert 'href="claims.html#claim-faster"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
     judged = (NUMBERS, frame_of({"faster": rules.PARTLY, "counted": rules.HOLDS}))
