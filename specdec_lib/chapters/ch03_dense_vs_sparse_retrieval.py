@@ -26,10 +26,10 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.replay import replay
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
 from specdec_lib.experiments.package_files import PackageFiles, package_files
-from specdec_lib.experiments.pass_costs import step_seconds
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.published_sets.replies import (
@@ -107,7 +107,8 @@ def settings(
 
 def curve_at(price: Mapping[int, float]) -> dict[int, float]:
     """A price curve at :data:`WIDTHS`; beyond its last width its last slope goes on."""
-    return {width: step_seconds(price, width) for width in WIDTHS}
+    by_width = PassPrices(price).curve(max(WIDTHS))
+    return {width: by_width[width - 1] for width in WIDTHS}
 
 
 def speed(frame: pd.DataFrame, price: Mapping[int, float]) -> Interval:

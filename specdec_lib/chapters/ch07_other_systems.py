@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.experiments import results
-from specdec_lib.experiments.pass_costs import step_seconds, units
+from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.recorded_runs import Recording, Runs
 from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
@@ -57,8 +57,7 @@ def priced(recordings: Sequence[Recording], runs: Mapping[str, Runs], prices: Pr
     their drafts; prefill left out."""
     table = results.table(recordings, runs)
     table["verified"] = table.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
-    widest = int(table.widths.map(len).max())
-    table = results.priced(table, {**prices.passes, widest: step_seconds(prices.passes, widest)})
+    table = results.priced(table, prices.passes)
     for name, own in runs.items():
         method = method_of(name)
         if method is not None:

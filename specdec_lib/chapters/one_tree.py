@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import methods
@@ -25,14 +25,14 @@ from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.experiments import results
 from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.calibration import expected_calibration_error, reliability
-from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
 from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
+from specdec_lib.experiments.statistics import Interval
 
 # Probabilities: fitted, and compared with what happened ------------------------------------------------------------
 
@@ -293,53 +293,47 @@ def rungs(
 # Ladders: every rung on the same answers ---------------------------------------------------------------------------
 
 
-class Measured(NamedTuple):
-    """Runs of one drafter, and how many tokens its draft model was asked for in each."""
-
-    runs: Runs
-    drafted: Sequence[int]
-
-    def counts(self, prices: PassPrices) -> Counts:
-        """Tokens after the first and price, run by run."""
-        tokens, price = counted(self.runs, prices)
-        return Counts(tokens, [a + prices.drafted_token * b for a, b in zip(price, self.drafted, strict=True)])
-
-
 @dataclass
 class Ladder:
-    """Every rung on the same recordings: ``measured`` by rung and size.
+    """Every rung on the same recordings.
 
-    ``longest`` has for each recording the tokens that some source could have had accepted after each token.
+    ``rows`` is a results table with the columns ``rung``, ``size`` and ``asked`` too, the last with the tokens that a draft model
+    was asked for. ``longest`` has for each output the tokens that some source could have had accepted after each token.
     """
 
-    recordings: Sequence[Recording]
-    measured: Mapping[tuple[str, Size], Measured]
-    longest: Sequence[np.ndarray] = field(repr=False, default=())
-    _least: dict[tuple, list[float]] = field(init=False, repr=False, default_factory=dict)
+    rows: pd.DataFrame = field(repr=False)
+    longest: Mapping[tuple, np.ndarray] = field(repr=False)
+    _priced: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
 
-    def places(self, task: str | None = None) -> list[int]:
-        """Recordings of a task; of all tasks mixed without one."""
-        return [i for i, recording in enumerate(self.recordings) if task in (None, recording.task)]
+    def _at(self, prices: PassPrices) -> pd.DataFrame:
+        """The rows of the sizes that these prices chose or hindsight may, priced; ``least`` is the price of the bound."""
+        if prices.name not in self._priced:
+            rows = self.rows[[isinstance(size, int) or size == prices.name for size in self.rows["size"]]]
+            rows = results.priced(rows, prices.widths)
+            least = {output: least_cost(longest, prices) for output, longest in self.longest.items()}
+            self._priced[prices.name] = rows.assign(
+                price=rows.price + prices.step * rows.passes + prices.drafted_token * rows.asked,
+                least=[least[output] for output in _outputs(rows)],
+            )
+        return self._priced[prices.name]
 
-    def _counts(self, key: tuple[str, Size], prices: PassPrices, task: str | None) -> Counts:
-        tokens, price = self.measured[key].counts(prices)
-        places = self.places(task)
-        return Counts([tokens[i] for i in places], [price[i] for i in places])
+    def best(self, prices: PassPrices, task: str | None = None) -> pd.DataFrame:
+        """The rows of a task, or of all, with each rung, now the method, at its :meth:`best_size`."""
+        rows = self._at(prices)
+        rows = rows if task is None else rows[rows.task == task]
+        sums = rows.groupby(["rung", "size"], sort=False)[["tokens", "price"]].sum()
+        taken = set((sums.tokens / sums.price).groupby("rung").idxmax())
+        return rows[[pair in taken for pair in zip(rows.rung, rows["size"], strict=True)]].assign(method=rows.rung)
 
     def best_size(self, rung: str, prices: PassPrices, task: str | None = None) -> Size:
         """The size with most tokens per price: chosen in hindsight, unless the prices choose it."""
-        sizes = [
-            size for name, size in self.measured if name == rung and (isinstance(size, int) or size == prices.name)
-        ]
-        return max(sizes, key=lambda size: pooled_rate(self._counts((rung, size), prices, task)).value)
-
-    def best(self, rung: str, prices: PassPrices, task: str | None = None) -> Counts:
-        """Tokens and price of a rung at its :meth:`best_size`."""
-        return self._counts((rung, self.best_size(rung, prices, task)), prices, task)
+        rows = self.best(prices, task)
+        return rows["size"][rows.method == rung].iloc[0]
 
     def rate(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
         """Tokens per price of a pass over one token: the speed-up over plain decoding."""
-        return pooled_rate(self.best(rung, prices, task))
+        rows = self.best(prices, task)
+        return results.rate(rows[rows.method == rung], results.SPEED)
 
     def best_single(self, prices: PassPrices, task: str | None = None) -> str:
         """The single source with most tokens per price, at the size that is best for it."""
@@ -347,15 +341,12 @@ class Ladder:
 
     def ratio(self, ours: str, theirs: str, prices: PassPrices, task: str | None = None) -> Interval:
         """Speed of one rung over that of another, on the same answers."""
-        return ratio_of_rates(self.best(ours, prices, task), self.best(theirs, prices, task))
+        return results.ratio(self.best(prices, task), ours, theirs, results.SPEED)
 
     def share(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
         """Share of the hindsight bound that a rung reached: the least price over its own."""
-        key = (tuple(sorted(prices.widths.items())), prices.step)
-        if key not in self._least:
-            self._least[key] = [least_cost(longest, prices) for longest in self.longest]
-        least, own = self._least[key], self.best(rung, prices, task)
-        return pooled_rate(Counts([least[i] for i in self.places(task)], own.below))
+        rows = self.best(prices, task)
+        return results.rate(rows[rows.method == rung], ("least", "price"))
 
     def gains(self, prices: PassPrices, tasks: Sequence[str]) -> list[dict]:
         """By task, and for all mixed: one tree over the best single source, and their shares of the bound."""
@@ -376,28 +367,46 @@ class Ladder:
         return rows
 
 
+def _outputs(rows: pd.DataFrame) -> list[tuple]:
+    """What tells the output of each row from others."""
+    return list(rows[results.OUTPUT].itertuples(index=False, name=None))
+
+
+def _rows(
+    recordings: Sequence[Recording], runs: Mapping[tuple[str, Size], Runs], asked: Sequence[int] | int
+) -> pd.DataFrame:
+    rows = results.table(recordings, runs)
+    rungs, sizes = zip(*rows.method, strict=True)
+    return rows.assign(rung=rungs, size=pd.Series(sizes, dtype=object), asked=asked)
+
+
 def measure(
     recordings: Sequence[Recording], drafters: Mapping[tuple[str, Size], Drafter], sources: Mapping[str, Drafter]
 ) -> Ladder:
     """Replay every rung that no draft model takes part in, and bound what the sources could have done."""
     longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]
-    runs = replay_each(recordings, drafters)
-    return Ladder(recordings, {key: Measured(own, [0] * len(own)) for key, own in runs.items()}, longest)
+    rows = _rows(recordings, replay_each(recordings, drafters), 0)
+    return Ladder(rows, dict(zip(_outputs(rows), longest, strict=False)))
 
 
 def with_draft_model(
-    recordings: Sequence[Recording], pair: methods.Workbench, prices: Sequence[PassPrices], weights: TreeProbabilities
-) -> dict[tuple[str, Size], Measured]:
-    """The rung whose sources have a draft model, at each of the prices; its price per drafted token is theirs."""
-    out: dict[tuple[str, Size], Measured] = {}
+    ladder: Ladder,
+    recordings: Sequence[Recording],
+    pair: methods.Workbench,
+    prices: Sequence[PassPrices],
+    weights: TreeProbabilities,
+) -> Ladder:
+    """A ladder of these recordings with one rung more, whose sources have a draft model; its price per drafted token is of each
+    of the prices."""
+    rows = [ladder.rows]
     for each in prices:
         drafter = OneTree(methods.tree_sources(pair), each, weights)
         runs, drafted = [], []
         for recording in recordings:
             runs += replay_all([recording], drafter)
             drafted.append(drafter.drafted)
-        out[NEURAL, each.name] = Measured(runs, drafted)
-    return out
+        rows.append(_rows(recordings, {(NEURAL, each.name): runs}, drafted))
+    return Ladder(pd.concat(rows, ignore_index=True), ladder.longest)
 
 
 #: Marks that were set before measuring: lower ends that the intervals of each are to lie above.

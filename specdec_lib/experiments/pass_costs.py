@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,15 +77,6 @@ def step_samples(
                 marks[width].append((began, clock.mark()))
         clock.settle()
         return {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
-
-
-def step_seconds(times: Mapping[int, float], width: int) -> float:
-    """Time of a pass of any width from the measured ones, 1 among them, by straight lines; the last one's slope goes on."""
-    known = sorted(times)
-    if width >= known[-1]:
-        low, high = known[-2:]
-        return times[high] + (width - high) * max(times[high] - times[low], 0.0) / (high - low)
-    return float(np.interp(width, known, [times[w] for w in known]))
 
 
 def units(method: Method, step: Step) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.decoding.results import Generation
-from specdec_lib.experiments.pass_costs import step_seconds
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Interval, interval_of_sums
 
@@ -59,12 +59,9 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
 
 
 def priced(runs: pd.DataFrame, curve: Mapping[int, float]) -> pd.DataFrame:
-    """With a column ``price``: the sum over passes of the price of each width by ``curve``."""
-
-    def of_passes(counts: np.ndarray) -> float:
-        return float(sum(counts[width] * step_seconds(curve, width) for width in np.flatnonzero(counts)))
-
-    return runs.assign(price=runs.widths.map(of_passes))
+    """With a column ``price``: the sum over passes of the price of each width by ``curve``, in its unit."""
+    by_width = curve[1] * PassPrices(curve).curve(max(map(len, runs.widths), default=1))
+    return runs.assign(price=runs.widths.map(lambda counts: float(counts[1:] @ by_width[: len(counts) - 1])))
 
 
 def rate(

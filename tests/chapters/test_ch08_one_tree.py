@@ -3,6 +3,7 @@ and shares are of the bound."""
 
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from specdec_lib.experiments.pass_costs import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report import plots
 from tests.experiments.made import made_up
@@ -50,9 +52,13 @@ def _sources() -> dict[str, PromptLookup]:
     return {"PLD": PromptLookup(3, 40, variant="transformers"), "REST": PromptLookup(1, 10, variant="transformers")}
 
 
-def _ladder(recordings: list[Recording]) -> study.Ladder:
+def _singles() -> dict[tuple[str, int], PromptLookup]:
     single = {"PLD": 3, "PLD+ (h)": 2, "REST": 1}
-    drafters = {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
+    return {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
+
+
+def _ladder(recordings: list[Recording]) -> study.Ladder:
+    drafters = _singles()
     drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
     drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
     return study.measure(recordings, drafters, _sources())
@@ -79,8 +85,8 @@ def test_hindsight_takes_the_better_size_and_prices_their_own(ladder):
         for rung in study.SINGLES:
             rates = {}
             for size in (2, 20):
-                tokens, price = ladder.measured[rung, size].counts(server)
-                rates[size] = sum(tokens[i] for i in ladder.places(task)) / sum(price[i] for i in ladder.places(task))
+                runs = [replay(own.trace, _singles()[rung, size]) for own in _recordings() if task in (None, own.task)]
+                rates[size] = sum(len(run.tokens) - 1 for run in runs) / sum(price_of(run, server) for run in runs)
             assert ladder.best_size(rung, server, task) == max(rates, key=rates.get)
             assert ladder.rate(rung, server, task).value == pytest.approx(max(rates.values()))
     assert ladder.best_size("PLD", gpu, "copy") == 20
@@ -107,12 +113,18 @@ def test_prices_of_a_whole_size_ask_for_that_many_nodes():
         assert max(step.drafted for step in run.steps) == size
 
 
-def test_a_draft_models_tokens_are_priced(ladder):
-    runs = ladder.measured["PLD", 2].runs
-    prices = PassPrices({1: 1.0}, drafted_token=0.5)
-    free = study.Measured(runs, [0] * len(runs)).counts(prices)
-    paid = study.Measured(runs, [4] * len(runs)).counts(prices)
-    assert [b - a for a, b in zip(free.below, paid.below, strict=True)] == [2.0] * len(runs)
+def test_steps_and_a_draft_models_tokens_are_priced(ladder):
+    prices = PassPrices({1: 1.0}, step=0.25, drafted_token=0.5)
+    asked = study.Ladder(ladder.rows.assign(asked=4), ladder.longest).best(prices)
+    assert (asked.price == 1.25 * asked.passes + 2.0).all()
+
+
+def test_turns_and_seeds_of_a_prompt_are_drawn_together():
+    """Two outputs that are alike in all but their turn say no more than one, so that the interval is as wide."""
+    recordings = _recordings()
+    twice = [replace(recording, turn=turn) for recording in recordings for turn in (0, 1)]
+    once, both = (_ladder(some).rate("PLD", PRICES[1]) for some in (recordings, twice))
+    assert both == pytest.approx(once, rel=0.1) and both.high - both.low > 0.9 * (once.high - once.low)
 
 
 @pytest.mark.parametrize(("ratios", "verdict"), [
@@ -265,7 +277,7 @@ def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(
     ladders, absent = study.of_large_models(tokenizer, drafters, sources(), 4)
     assert absent == ["elsewhere"] and list(ladders) == ["here"]
     ladder = ladders["here"]
-    traces = [recording.trace for recording in ladder.recordings]
+    traces = [recording.trace for recording in record_replies(study.spread(replies[:6], 4), tokenizer)]
     for name in study.ROWS:
         runs, size = [], ladder.best_size(name, CPU)
         assert size in ((2, 8) if name != study.TREE else ("cpu",))
