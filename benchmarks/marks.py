@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import chdir
+from dataclasses import replace
 
 import pandas as pd
-from tqdm.auto import tqdm
 
-from specdec_lib import generate, load_model, paths, report
-from specdec_lib.decoding.results import PARTS
+from specdec_lib import load_model, paths, report
+from specdec_lib.chapters.ch06_gpu_benchmarks import AFTER_PREFILL, timed
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.pass_costs import step_samples
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.results import rate, ratio
 from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
@@ -29,24 +28,14 @@ TRAINED, CHAT, CODE = ("SpecDec", "EAGLE", "Medusa", "Hydra"), "conversation", "
 #: What one tree is to lead on mixed work, which is every task of the book.
 SINGLE = ("PLD", "PLD+ (h)", "SpecDec", "EAGLE")
 TOKENS, WIDTHS = 48, (1, 2, 4, 8, 16, 32)
-SPEED, PASS, NODES = ("tokens", "seconds"), ("pass_s", "passes"), ("drafted", "passes")
+PASS, NODES = ("verify_seconds", "passes"), ("drafted", "passes")
 
 
 def rows_of(pair: ModelPair, asked: Sequence[Prompt], names: Sequence[str]) -> pd.DataFrame:
-    """A row an output and method: ``tokens`` after the first, ``passes``, ``drafted`` tokens, ``seconds``, and those of the
-    target's passes alone (``pass_s``)."""
-    drafters, rows = pair.drafters([PLAIN, *names]), []
-    for prompt in tqdm(asked, desc=f"{len(drafters)} methods"):
-        ids = render(prompt, pair.tokenizer)
-        for name, drafter in drafters.items():
-            steps = generate(pair.target, ids, drafter, max_new_tokens=TOKENS).steps
-            about = {"task": prompt.task, "prompt": prompt.id, "turn": 0, "seed": 0, "method": name}
-            counts = {"tokens": sum(len(step.tokens) for step in steps), "passes": len(steps)}
-            counts["drafted"] = sum(step.drafted for step in steps)
-            seconds = sum(getattr(step, part) for step in steps for part in PARTS)
-            pass_s = sum(step.verify_seconds for step in steps)
-            rows.append(about | counts | {"seconds": seconds, "pass_s": pass_s})
-    return pd.DataFrame(rows)
+    """A row an output and method, of first turns."""
+    print(f"{len(asked)} prompts, each decoded by plain, {', '.join(names)}", flush=True)
+    first_turns = [replace(prompt, turns=prompt.turns[:1]) for prompt in asked]
+    return pd.DataFrame(timed(pair, first_turns, [PLAIN, *names], TOKENS, peers=())[2])
 
 
 def measured_prices(pair: ModelPair) -> PassPrices:
@@ -63,12 +52,11 @@ def main() -> None:
     target, tokenizer = load_model("smollm2")
     pair = ModelPair(target, load_model("smollm2-draft")[0], tokenizer)
     pair.prices = measured_prices(pair)
-    rows_of(pair, prompts.load("report", [CHAT], 1), [*TRAINED, "One tree"])  # what runs first compiles something
     rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), TRAINED)
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
-    speed = {name: ratio(rows, name, PLAIN, SPEED, by="task") for name in TRAINED}
+    speed = {name: ratio(rows, name, PLAIN, AFTER_PREFILL, by="task") for name in TRAINED}
     length = {name: rate(rows[rows.method == name], by="task") for name in ("SpecDec", "EAGLE")}
-    best = max(SINGLE, key=lambda name: ratio(mixed, name, PLAIN, SPEED).value)
+    best = max(SINGLE, key=lambda name: ratio(mixed, name, PLAIN, AFTER_PREFILL).value)
     counted = {
         "prompts": rows.prompt.nunique(),
         "mixed_prompts": len(mixed) // mixed.method.nunique(),
@@ -78,7 +66,7 @@ def main() -> None:
         "completion_eagle_tokens_per_pass": length["EAGLE"][CODE],
         "eagle_nodes": rate(rows[rows.method == "EAGLE"], NODES).value,
     }
-    timed = {
+    of_time = {
         "conversation_specdec_over_plain": speed["SpecDec"][CHAT],
         "completion_specdec_over_plain": speed["SpecDec"][CODE],
         "conversation_eagle_over_plain": speed["EAGLE"][CHAT],
@@ -90,11 +78,11 @@ def main() -> None:
         "specdec_pass_over_one": ratio(rows, "SpecDec", PLAIN, PASS),
         "eagle_pass_over_one": ratio(rows, "EAGLE", PLAIN, PASS),
         "mixed_best": best,
-        "mixed_one_tree_over_best": ratio(mixed, "One tree", best, SPEED),
-        "mixed_one_tree_over_plain": ratio(mixed, "One tree", PLAIN, SPEED),
+        "mixed_one_tree_over_best": ratio(mixed, "One tree", best, AFTER_PREFILL),
+        "mixed_one_tree_over_plain": ratio(mixed, "One tree", PLAIN, AFTER_PREFILL),
     }
     with chdir(paths.DATA / "results" / "cpu"):
-        report.save("marks", counted, timed)
+        report.save("marks", counted, of_time)
 
 
 if __name__ == "__main__":

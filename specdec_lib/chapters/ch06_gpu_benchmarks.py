@@ -50,9 +50,13 @@ _WARM = 8
 
 
 def timed(
-    pair: ModelPair, prompts: Sequence[Prompt], methods: Sequence[str], max_new_tokens: int
+    pair: ModelPair,
+    prompts: Sequence[Prompt],
+    methods: Sequence[str],
+    max_new_tokens: int,
+    peers: Sequence[str] = tuple(PEERS),
 ) -> tuple[list[Recording], dict[str, list[Generation]], list[dict[str, Any]]]:
-    """Decode prompts greedily with every method and with transformers' own, in turns.
+    """Decode prompts greedily with every method and with transformers' own that are comparable (``peers``), in turns.
 
     The turns rotate, so that whatever else the machine does meets all of them. Every method decodes the beginning of the answer
     to the shortest prompt before any time counts. On a GPU our passes are recorded graphs
@@ -67,8 +71,9 @@ def timed(
     else:
         recordings = record_prompts(pair.target, pair.tokenizer, prompts, None, max_new_tokens, runtime=runtime)
     drafters = pair.drafters(methods, runtime=draft_runtime)
-    peers = [peer for peer, ours in PEERS.items() if ours in drafters]
-    assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if "SpecDec" in drafters else None
+    peers = [peer for peer in peers if PEERS[peer] in drafters]
+    assisted = any(PEERS[peer] == "SpecDec" for peer in peers)
+    assistant = with_ids_of(pair.draft, vocabulary_size(pair.target)) if assisted else None
     names, state = [*drafters, *peers], states(drafters)
     runs: dict[str, list[Generation]] = {name: [] for name in drafters}
     rows: list[dict[str, Any]] = []
