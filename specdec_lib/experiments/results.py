@@ -59,8 +59,8 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
 
 
 def priced(runs: pd.DataFrame, curve: Mapping[int, float]) -> pd.DataFrame:
-    """With a column ``price``: the sum over passes of the price of each width by ``curve``, in its unit."""
-    by_width = curve[1] * PassPrices(curve).curve(max(map(len, runs.widths), default=1))
+    """With a column ``price``: the sum over passes of the price of each width by ``curve``, in passes over one token."""
+    by_width = PassPrices(curve).curve(max(map(len, runs.widths), default=1))
     return runs.assign(price=runs.widths.map(lambda counts: float(counts[1:] @ by_width[: len(counts) - 1])))
 
 
