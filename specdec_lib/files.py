@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,12 +29,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
     stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and no other file.
     """
     path = Path(os.path.realpath(named(path)))
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    aside = Path(name)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent}; make it before {path.name} is written there")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    aside.touch(exist_ok=False)
     try:
         yield aside
-        aside.chmod(0o644)
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)

@@ -89,8 +89,19 @@ def test_the_file_is_there_once_the_block_has_ended_and_two_writers_do_not_meet(
         first.write_text("first")
         second.write_text("second")
         assert not path.exists() and first.parent == tmp_path
-    assert path.stat().st_mode & 0o777 == 0o644
     assert path.read_text() == "first" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_who_may_read_the_file_is_what_the_process_says_and_a_missing_folder_is_named(tmp_path):
+    before = os.umask(0o077)
+    with replacing(tmp_path / "a.txt"):
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o600
+    with (
+        pytest.raises(FileNotFoundError, match="no folder .*/none; make it before a.txt"),
+        replacing(tmp_path / "none" / "a.txt"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("there", [True, False])

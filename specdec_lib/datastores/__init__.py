@@ -20,7 +20,6 @@ __getattr__, __dir__, __all__ = names_of(
         "build_suffix_array": "suffix_array",
         "build_tokens": "build",
         "encoder": "build",
-        "fit_transform": "reduction",
         "open_dense_index": "sharded",
         "open_suffix_index": "sharded",
         "tokenizer_fingerprint": "tokens",

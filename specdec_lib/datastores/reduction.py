@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +28,12 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
 
 
 class Moments:
-    """Mean and covariance of states that come in parts."""
+    """Mean and covariance of states that come in parts, each of shape (n, width)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *parts: np.ndarray) -> None:
         self.count, self.mean, self._products = 0, np.zeros(0), np.zeros((0, 0))
+        for states in parts:
+            self.add(states)
 
     def add(self, states: np.ndarray) -> None:
         """Take in states, shape (n, width)."""
@@ -124,16 +125,3 @@ def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = T
         zscore,
         normalise,
     )
-
-
-def fit_transform(
-    states: np.ndarray | Iterable[np.ndarray],
-    dims: int,
-    zscore: bool = True,
-    normalise: bool = True,
-) -> Reduction:
-    """As :func:`fit`, of states: an array of shape (n, width) or an iterable of such arrays."""
-    moments = Moments()
-    for part in [states] if isinstance(states, np.ndarray) else states:
-        moments.add(part)
-    return fit(moments, dims, zscore=zscore, normalise=normalise)

@@ -151,7 +151,7 @@ def write_states(
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
-    The same call goes on after an interruption, and opens what was finished; memory holds 128 MiB of states and one batch.
+    The same call goes on after an interruption, and opens what was finished; memory holds 16 MiB of states and one batch.
 
     ``compute`` gives for a list of int64 token arrays a list of float arrays of shape (tokens, width); it is handed
     ``batch_tokens`` tokens at once, counted as padded to the longest. ``model`` is the fingerprint of the model behind it,

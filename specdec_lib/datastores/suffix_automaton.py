@@ -239,13 +239,8 @@ class SuffixAutomaton:
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 
-    def count(self, string: Sequence[int]) -> int:
-        """Number of occurrences of a string of at least one token."""
-        state, length = self.follow(string)
-        return int(self._states[COUNT, state]) if length == len(string) else 0
-
     def repeated(self) -> tuple[int, int]:
-        """The state and the length of the longest suffix of the current text that also occurs before its end."""
+        """The state and the length of the longest suffix of the one text that also occurs before its end."""
         state = int(self._states[LINK, self._sizes[LAST]]) if self._sizes[LAST] else 0
         return state, int(self._states[LENGTH, state])
 

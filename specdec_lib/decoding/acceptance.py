@@ -63,20 +63,18 @@ def rejection(
     sampling: Sampling,
     position: int,
     stop: Container[int],
-    accept: Callable[[float, float], float] = acceptance_probability,
 ) -> tuple[list[int], int | None]:
     """Speculative sampling over a chain drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
 
     ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is that
-    of the first drafted token; after a token of ``stop`` nothing is drawn. ``accept`` is the probability of keeping a token
-    with target probability p and draft probability q: the default alone keeps the target's distribution.
+    of the first drafted token; after a token of ``stop`` nothing is drawn.
     """
     path: list[int] = []
     tokens: list[int] = []
     for node, token in enumerate(tree.tokens):
         p = probabilities(node - 1, tokens)
         q = as_wide(tree.probabilities[node], p)
-        if sampling.uniform(position, ACCEPT) >= accept(float(p[token]), float(q[token])):
+        if sampling.uniform(position, ACCEPT) >= acceptance_probability(float(p[token]), float(q[token])):
             return path, invert_cdf(residual(p, q), sampling.uniform(position, RESIDUAL))
         path.append(node)
         tokens.append(token)

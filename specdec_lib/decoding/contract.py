@@ -36,6 +36,8 @@ class Capture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topk", whole("topk", self.topk, 0, "0 for none"))
+        object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "heads", tuple(map(tuple, self.heads)))
 
     def __or__(self, other: Capture) -> Capture:
         return Capture(
@@ -163,6 +165,9 @@ class WrappedDrafter(Drafter):
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         self.drafter.verified(tree, path, outputs)
+
+    def evidence(self, context: Context) -> Evidence:
+        return self.drafter.evidence(context)
 
     def finish(self) -> None:
         self.drafter.finish()

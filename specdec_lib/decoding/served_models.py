@@ -65,11 +65,11 @@ def setting(model: PreTrainedModel, name: str):
 
 
 def base_model(model: PreTrainedModel) -> torch.nn.Module:
-    """The decoder without the language model head; UnsupportedModel if it is not where transformers' models have it."""
+    """The decoder without the language model head; UnsupportedModel if transformers does not find one."""
     model = unwrapped(model)
-    base = getattr(model, model.base_model_prefix, None)
-    if base is None:
-        raise UnsupportedModel(f"{type(model).__name__} has no part {model.base_model_prefix!r}: no states are shown")
+    base = model.get_decoder()
+    if base is None or base is model:
+        raise UnsupportedModel(f"{type(model).__name__} has no decoder that get_decoder() finds: no states are shown")
     return base
 
 
@@ -151,8 +151,8 @@ def token_ids(model: PreTrainedModel) -> int:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Refuse a tokenizer with more ids than the model embeds, by a ValueError."""
-    if len(tokenizer) > vocabulary_size(model):
+    """Refuse by a ValueError a tokenizer with more ids than the model embeds, but for a few, as special tokens may be."""
+    if (len(tokenizer) - vocabulary_size(model)) * 16 > len(tokenizer):
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: load both from one place"
         )

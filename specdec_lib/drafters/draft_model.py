@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
@@ -22,7 +22,7 @@ from specdec_lib.decoding.served_models import (
 )
 from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.stopping import FixedLength, Round, StoppingRule
+from specdec_lib.drafters.stopping import QUANTITIES, FixedLength, Round, StoppingRule
 from specdec_lib.heads.acceptance import NO_STATES, AcceptanceHead
 from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabulary, draft_vocabulary
 
@@ -67,6 +67,8 @@ class AdaptiveDraftModel(Drafter):
             raise ValueError(f"min_tokens is {min_tokens}, max_tokens {max_tokens}; expected min_tokens <= max_tokens")
         if not isinstance(unwrapped(model), PreTrainedModel):
             raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
+        for need in rule.needs:
+            one_of(f"needs of {type(rule).__name__} has a value that", need, QUANTITIES)
         check_model(model)
         self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:

@@ -6,7 +6,7 @@ from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.contract import Context, Drafter, WrappedDrafter
+from specdec_lib.decoding.contract import Context, Drafter, Evidence, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.suffix_decoding import read_store
 
@@ -49,6 +49,9 @@ class SamDecoding(WrappedDrafter):
     def propose(self, context: Context, limit: int) -> DraftTree:
         draft = self._copied(context)
         return DraftTree.chain(draft[:limit]) if draft else super().propose(context, limit)
+
+    def evidence(self, context: Context) -> Evidence:
+        return Evidence()  # the other drafter's would say nothing of a copy
 
     def _copied(self, context: Context) -> list[int]:
         """Return the tokens to copy; empty if both matches are short."""

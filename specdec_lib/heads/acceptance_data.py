@@ -20,7 +20,7 @@ from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.forward import keeping
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
-from specdec_lib.decoding.served_models import decoder_config, input_device, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.answers import Answer, kept
@@ -106,6 +106,13 @@ def generate_data(
     (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
     """
     one_of("labels", labels, LABELS)
+    limit, longest = context_limit(draft), max(map(len, prompts), default=0) + max_new_tokens
+    longest = min(longest, context_limit(target) or longest)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"a prompt and its answer have up to {longest} tokens, the draft model's context is {limit}; expected shorter "
+            "prompts or fewer max_new_tokens"
+        )
 
     def respond(number: int, prompt: list[int]) -> Response:
         own = replace(sampling, seed=sampling.seed + number)

@@ -27,6 +27,8 @@ SMALLEST, LARGEST = 2**23, 2**32
 SHARE = 2**18
 #: Rows of weights that meet each four rows of states in turn.
 BLOCK = 4
+#: Values of a weight that are compared at each use with those that were packed: an edit of ``weight.data`` leaves no other trace.
+WATCHED = 64
 
 
 @partial(compiled, fastmath={"reassoc", "contract", "nsz"})
@@ -78,7 +80,7 @@ class FewRows(nn.Linear):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the packed weight, which can neither be copied nor pickled; a copy packs its own."""
-        return self.__dict__ | {"_packed": None, "_packed_from": None}
+        return self.__dict__ | {"_packed": None}
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         weight = self.weight
@@ -94,10 +96,11 @@ class FewRows(nn.Linear):
             out = product(rows, weight.detach()).view(*states.shape[:-1], len(weight))
             return out if self.bias is None else out.add_(self.bias.detach())
         seen = weight.data_ptr(), 0 if weight.is_inference() else weight._version
-        if self._packed_from != seen:
+        if self._packed is None or self._packed[0] != seen or not torch.equal(*self._packed[1:3]):
+            watched = weight.detach().flatten()[:: max(1, weight.numel() // WATCHED)]
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR)
-            self._packed, self._packed_from = packed, seen
-        return torch.ops.mkldnn._linear_pointwise(states, self._packed, self.bias, "none", [], "")
+            self._packed = seen, watched, watched.clone(), packed
+        return torch.ops.mkldnn._linear_pointwise(states, self._packed[3], self.bias, "none", [], "")
 
 
 def serves(model: PreTrainedModel) -> bool:
@@ -113,5 +116,5 @@ def serve(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = FewRows
-            module._packed, module._packed_from = None, None
+            module._packed = None
     return model

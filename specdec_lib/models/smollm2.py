@@ -6,6 +6,7 @@ bytes, whose weights are a little worse than those of the hub.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -48,5 +49,6 @@ def convert(target: Path) -> None:
         new = Path(scratch) / "model"
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-        if not target.exists():  # else another process was faster
-            shutil.move(new, target)
+        if not (target / "config.json").is_file():  # else another process was faster
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(new, target)

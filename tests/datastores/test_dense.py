@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import datastores
-from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, fit_transform, reduction
+from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, reduction
 from specdec_lib.datastores.faiss_index import set_effort
-from specdec_lib.datastores.reduction import Moments
+from specdec_lib.datastores.reduction import Moments, fit
 from specdec_lib.experiments.exact_search import ExactIndex
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
@@ -40,7 +40,7 @@ def plain_keys(states: np.ndarray, dims: int, zscore: bool, normalise: bool) -> 
 @pytest.mark.parametrize("dims", [1, 4, WIDTH])
 def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise, dims):
     states = random_states(300)
-    reduced = fit_transform(states, dims, zscore=zscore, normalise=normalise)
+    reduced = fit(Moments(states), dims, zscore=zscore, normalise=normalise)
     ours, theirs = reduced.apply(states), plain_keys(states, dims, zscore, normalise)
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=2e-3, atol=2e-4 * np.abs(theirs).max())
     largest = (theirs**2).sum(1).max()
@@ -54,9 +54,7 @@ def test_keys_are_those_of_the_three_steps_by_singular_values(zscore, normalise,
 @settings(max_examples=40)
 def test_moments_of_parts_are_those_of_the_whole(sizes, seed):
     states = random_states(sum(sizes), seed) + 100
-    moments = Moments()
-    for part in np.split(states, np.cumsum(sizes)[:-1]):
-        moments.add(part)
+    moments = Moments(*np.split(states, np.cumsum(sizes)[:-1]))
     wide = states.astype(np.float64)
     np.testing.assert_allclose(moments.mean, wide.mean(0), rtol=1e-6)
     np.testing.assert_allclose(moments.covariance(), np.cov(wide.T, bias=True), rtol=1e-3, atol=1e-3)
@@ -65,7 +63,7 @@ def test_moments_of_parts_are_those_of_the_whole(sizes, seed):
 @pytest.mark.parametrize("zscore, normalise", SWITCHES)
 def test_search_finds_what_brute_force_finds(store, zscore, normalise):
     states, queries = source(store), random_states(50, seed=7)
-    reduced = fit_transform(states.states, 5, zscore=zscore, normalise=normalise)
+    reduced = fit(Moments(states.states), 5, zscore=zscore, normalise=normalise)
     expected = reduced.apply(queries) @ reduced.apply(states.states).T
     scores, positions = build(store, states, zscore=zscore, normalise=normalise).search(queries, 9)
     np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :9], rtol=1e-4, atol=1e-5)
@@ -113,7 +111,7 @@ def test_a_sample_is_spread_evenly_and_decides_the_reduction(store):
     picked = np.flatnonzero(np.isin(states.states[:, 0], rows))
     assert len(rows) == 100 and set(np.diff(picked)) <= {len(states) // 100, len(states) // 100 + 1}
     index = build(store, states, sample=100)
-    expected = fit_transform(states.states[picked], 5)
+    expected = fit(Moments(states.states[picked]), 5)
     np.testing.assert_allclose(index.explained_variance, expected.explained, rtol=1e-5, atol=1e-9)
     keys = faiss.downcast_index(index.index.index).reconstruct_n(0, len(index))
     np.testing.assert_allclose(keys, expected.apply(states.states), rtol=1e-4, atol=1e-5)

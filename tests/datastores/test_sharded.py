@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Context, Sampling, datastores
 from specdec_lib.datastores import ArrayStates, StoreError, sharded
+from specdec_lib.datastores.reduction import Moments, fit
 from specdec_lib.drafters import Dresd, Rest
 from tests.datastores import dense_stores, stores
 from tests.datastores.stores import build, full_trie, in_order, propose, rest_questions, scratch, tree_paths
@@ -108,7 +109,7 @@ def dense_shards(folder: Path, cuts: list[int]):
     positions = dense_stores.stored_positions(one)
     states = rng.normal(size=(len(positions), 6)).astype(np.float32)
     whole = dense_stores.build(one, ArrayStates(positions, states), dims=4)
-    reduction = datastores.fit_transform(states, 4)
+    reduction = fit(Moments(states), 4)
     write(folder / "set", documents, cuts, 5)
     for begin, end, shard in zip([0, *cuts], [*cuts, 12], sorted((folder / "set").glob("shard-*")), strict=True):
         rows = slice(begin * 8, end * 8)

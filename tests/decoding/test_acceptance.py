@@ -1,6 +1,5 @@
 """Verification keeps the target's distribution; rules that do not are found out by the same test."""
 
-import functools
 import itertools
 import math
 from collections import Counter
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from specdec_lib import Drafter, DraftTree, Sampling, generate
-from specdec_lib.decoding import acceptance, loop
+from specdec_lib.decoding import acceptance
 from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, rejection_at_once, residual
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
@@ -56,15 +55,13 @@ P = {(): rows(0, 1)[0], **{(t,): r for t, r in enumerate(rows(1, 6))}}
 Q = rows(2, 2)
 
 
-def chain_outcomes(runs: int, **rule) -> Counter:
+def chain_outcomes(runs: int) -> Counter:
     """Emitted pairs of tokens: drafts of length two from Q, then whatever verification says."""
     counts: Counter = Counter()
     for seed in range(runs):
         sampling = Sampling(1.0, seed=seed)
         drafted = [invert_cdf(Q[i], sampling.uniform(i, DRAFT, salt=0)) for i in range(2)]
-        path, token = rejection(
-            DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, (), **rule
-        )
+        path, token = rejection(DraftTree.chain(drafted, Q), lambda node, before: P[tuple(before[:1])], sampling, 0, ())
         emitted = [drafted[n] for n in path] + [token]
         if len(emitted) == 1:  # the second token is then drawn plainly, as the next step would without a draft
             emitted.append(invert_cdf(P[emitted[0],], sampling.uniform(1)))
@@ -80,20 +77,18 @@ def test_rejection_sampling_keeps_the_target_distribution():
 
 
 BIASED = {
-    "square root": {"accept": lambda p, q: min(1.0, p / q) ** 0.5},
-    "threshold": {"accept": lambda p, q: 1.0 if p >= 0.5 * q else 0.0},
-    "p alone": {"accept": lambda p, q: p},
-    "a draw from the target after a rejection": {"residual": lambda p, q: p},
-    "the draft token's number again": {"ACCEPT": DRAFT},
+    "square root": ("acceptance_probability", lambda p, q: min(1.0, p / q) ** 0.5),
+    "threshold": ("acceptance_probability", lambda p, q: 1.0 if p >= 0.5 * q else 0.0),
+    "p alone": ("acceptance_probability", lambda p, q: p),
+    "a draw from the target after a rejection": ("residual", lambda p, q: p),
+    "the draft token's number again": ("ACCEPT", DRAFT),
 }
 
 
 @pytest.mark.parametrize("how", BIASED)
 def test_a_biased_rule_is_found_out(how, monkeypatch):
-    rule = dict(BIASED[how])
-    for name in {"residual", "ACCEPT"} & set(rule):
-        monkeypatch.setattr(acceptance, name, rule.pop(name))
-    assert surprise(chain_outcomes(6000, **rule), PAIRS) > WRONG
+    monkeypatch.setattr(acceptance, *BIASED[how])
+    assert surprise(chain_outcomes(6000), PAIRS) > WRONG
 
 
 BRANCHES = DraftTree([1, 2, 3], [-1, -1, -1])
@@ -192,7 +187,7 @@ def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(exact, rows)
 
 @pytest.mark.slow
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
-    monkeypatch.setattr(loop, "rejection", functools.partial(rejection, accept=lambda p, q: min(1.0, p / q) ** 0.25))
+    monkeypatch.setattr(acceptance, "acceptance_probability", lambda p, q: min(1.0, p / q) ** 0.25)
     counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
     assert surprise(counts, exact) > WRONG
 

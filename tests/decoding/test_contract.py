@@ -34,7 +34,7 @@ def test_a_wrapped_drafter_is_passed_every_call(llama):
         replays = "greedy"
 
         def __getattribute__(self, name):
-            if name in ("reset", "start", "propose", "verified", "finish"):
+            if name in ("reset", "start", "propose", "verified", "finish", "evidence"):
                 calls.append(name)
             return super().__getattribute__(name)
 
@@ -46,8 +46,9 @@ def test_a_wrapped_drafter_is_passed_every_call(llama):
         drafter.reset()
         run = generate(llama, prompt(1, 9), drafter, max_new_tokens=12)
         assert run.tokens == plain and calls.count("verified") == len(run.steps)
+        drafter.evidence(None)
         told.append(calls)
-    assert told[0] == told[1] and set(told[0]) == {"reset", "start", "propose", "verified", "finish"}
+    assert told[0] == told[1] and set(told[0]) == {"reset", "start", "propose", "verified", "finish", "evidence"}
 
 
 @pytest.mark.parametrize("make", [
@@ -167,7 +168,7 @@ TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_
     ({"sampling": 0.7}, TypeError, "sampling is 0.7; expected a specdec_lib.Sampling"),
     ({"stop_strings": ["x"]}, ValueError, "stop_strings needs the tokenizer"),
     ({"stop_strings": ["x", ""], "tokenizer": tokenizer()}, ValueError, "stop_strings is .*not empty"),
-    ({"stop_strings": ["x"], "tokenizer": tokenizer(97)}, ValueError, "has 97 tokens, the model embeds 96"),
+    ({"stop_strings": ["x"], "tokenizer": tokenizer(110)}, ValueError, "has 110 tokens, the model embeds 96"),
     ({"model": BertModel(BertConfig(**TINY))}, TypeError, "model is a BertModel; expected a causal language model"),
     ({"model": torch.nn.Linear(2, 2)}, TypeError, "model is a Linear; expected a causal language model"),
     ({"model": "pocket"}, TypeError, "model is a str; expected a causal language model"),

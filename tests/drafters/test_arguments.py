@@ -39,6 +39,12 @@ from tests.datastores.stores import dense, propose, scratch
 from tests.families import VOCABULARY, build, perturbed
 
 
+def needing(wrong) -> stopping.StoppingRule:
+    rule = stopping.FixedLength(2)
+    rule.needs = wrong
+    return rule
+
+
 @pytest.fixture(scope="module")
 def parts():
     """What drafters are made of."""
@@ -107,6 +113,10 @@ REFUSED = [
     (lambda p: SpecDecPP(perturbed(p.model), p.head), "was trained for the draft model with fingerprint"),
     (lambda p: SpecDecPP(p.model, AcceptanceHead(32)), "was trained for no draft model"),
     (lambda p: AdaptiveDraftModel(p.model, stopping.PredictedRejection()), "PredictedRejection needs an acceptance"),
+    *(
+        (lambda p, wrong=wrong: AdaptiveDraftModel(p.model, needing(wrong)), "needs of FixedLength has a value that is ")
+        for wrong in ("confidence", ("confidences",))
+    ),
     (lambda p: DraftModel("pocket-draft"), TypeError("model is a str; expected a causal language model")),
     (lambda p: DraftModel(build("mamba")), UnsupportedModel("Mamba")),
     *((lambda p, wrong=wrong: stopping.Confidence(wrong), "threshold is ") for wrong in (0.0, 1.0, math.nan)),

@@ -118,8 +118,12 @@ def test_a_stopped_run_goes_on_and_gives_what_an_unbroken_one_does(pair, tmp_pat
     assert asked == PROMPTS[2:] and lists(again) == lists(whole)
 
 
-def test_data_of_other_models_or_settings_are_refused(pair, tmp_path):
+def test_data_of_other_models_or_settings_are_refused(pair, tmp_path, monkeypatch):
     make = partial(generate_data, prompts=PROMPTS[:1], folder=tmp_path, progress=False)
+    with monkeypatch.context() as short:
+        short.setattr(pair[1].config, "max_position_embeddings", len(PROMPTS[0]) + 5)
+        with pytest.raises(ValueError, match=f"up to {len(PROMPTS[0]) + 6} tokens, the draft model's context is"):
+            make(*pair, max_new_tokens=6)
     make(*pair, max_new_tokens=2)
     for models, tokens, other in ((pair, 3, "max_new_tokens"), ((pair[0], pair[0]), 2, "draft")):
         with pytest.raises(ValueError, match=f"holds answers with another {other}; name an empty folder"):

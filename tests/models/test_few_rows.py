@@ -29,7 +29,9 @@ def test_the_product_is_that_of_the_plain_layer(rows, bias, threads, monkeypatch
         assert type(layer) is FewRows
         for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             assert torch.equal(twin(states), layer(states))
-        layer.weight.mul_(2)  # it is packed again
+        layer.weight.data.add_(0.1)  # it is packed again, though nothing but the values tells of this
+        torch.testing.assert_close(layer(states), F.linear(states, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
+        layer.weight.mul_(2)
         torch.testing.assert_close(layer(states), F.linear(states, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
         layer.weight.data = layer.weight.data.t().contiguous().t()  # lies otherwise in memory
         torch.testing.assert_close(layer(states), F.linear(states, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)

@@ -47,6 +47,23 @@ def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
     assert resolve_dtype("auto", torch.device("cuda")) == "auto"
 
 
+def test_a_folder_that_was_left_half_is_replaced_and_a_whole_one_kept(tmp_path, monkeypatch):
+    def read(source, dtype):
+        model = build("llama")
+        model.config.quantization_config = None
+        return model, tokenizer()
+
+    monkeypatch.setattr(smollm2, "fetch", lambda file: file)
+    monkeypatch.setattr(smollm2, "read", read)
+    (target := tmp_path / "model").mkdir()
+    (target / "left").write_text("half of a model")
+    for left in (False, True):  # the second time the folder is whole, as if another process had been faster
+        smollm2.convert(target)
+        assert (target / "left").exists() == left and [one.name for one in tmp_path.iterdir()] == ["model"]
+        assert load_model(target, device="cpu")[0].num_parameters() == build("llama").num_parameters()
+        (target / "left").write_text("whole")
+
+
 def layer_missing(folder):
     save(build("llama"), folder)
     config = folder / "config.json"
@@ -70,7 +87,7 @@ NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
     (lambda folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
     (lambda folder: no_gguf(folder, b"PK 3"), {}, UnsupportedModel, "no GGUF file: it begins with b'PK"),
     (lambda folder: no_gguf(folder, b"GGUF" + bytes(40)), {}, UnsupportedModel, "transformers cannot read none.gguf"),
-    (lambda folder: save(build("llama"), folder, size=97), {}, ValueError, "has 97 tokens, the model embeds 96"),
+    (lambda folder: save(build("llama"), folder, size=110), {}, ValueError, "has 110 tokens, the model embeds 96"),
     (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
     (layer_missing, {}, ValueError, "no weights for 9 parts of its LlamaForCausalLM, model.layers.2.* would be random"),
     (lambda folder: save(build("llama"), folder), {"device": "map"}, ImportError, "pip install accelerate"),
