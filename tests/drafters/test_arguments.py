@@ -114,7 +114,10 @@ REFUSED = [
     (lambda p: SpecDecPP(p.model, AcceptanceHead(32)), "was trained for no draft model"),
     (lambda p: AdaptiveDraftModel(p.model, stopping.PredictedRejection()), "PredictedRejection needs an acceptance"),
     *(
-        (lambda p, wrong=wrong: AdaptiveDraftModel(p.model, needing(wrong)), "needs of FixedLength has a value that is ")
+        (
+            lambda p, wrong=wrong: AdaptiveDraftModel(p.model, needing(wrong)),
+            "needs of FixedLength has a value that is ",
+        )
         for wrong in ("confidence", ("confidences",))
     ),
     (lambda p: DraftModel("pocket-draft"), TypeError("model is a str; expected a causal language model")),
