@@ -31,7 +31,7 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
     "SpecDec++": {
         "transformers": "assistant_model=draft with draft.generation_config.assistant_confidence_threshold (stops by the "
         "draft's own probability, not by a trained head)",
-        "llama.cpp": "--model-draft DRAFT.gguf --spec-draft-p-min 0.75 (the same; before 2026 --draft-p-min)",
+        "llama.cpp": "--model-draft DRAFT.gguf --spec-draft-p-min 0.75 (the same; older: --draft-p-min)",
     },
     "EAGLE": {
         "vLLM": '--speculative-config \'{"method": "eagle", "model": "HEAD", "num_speculative_tokens": 5}\'',
