@@ -100,7 +100,7 @@ class PassPrices:
 
 
 #: Curves to compare with where none is measured: a pass on a GPU hardly depends on its width, one on a processor does (measured:
-#: SmolLM2 in float32 on two cores, as data/results/cpu/seconds.csv has it), and a loaded server's costs in proportion from 8 tokens on.
+#: SmolLM2 in float32 on two cores, as data/results/cpu/seconds.csv has it), and a server's in proportion from 8 on.
 CURVES: dict[str, PassPrices] = {
     prices.name: prices
     for prices in (
