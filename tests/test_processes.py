@@ -97,11 +97,8 @@ def test_who_may_read_the_file_is_what_the_process_says_and_a_missing_folder_is_
     with replacing(tmp_path / "a.txt"):
         os.umask(before)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o600
-    with (
-        pytest.raises(FileNotFoundError, match="no folder .*/none; make it before a.txt"),
-        replacing(tmp_path / "none" / "a.txt"),
-    ):
-        pass
+    with pytest.raises(FileNotFoundError, match="no folder .*/none; make it before a.txt"):
+        replacing(tmp_path / "none" / "a.txt").__enter__()
 
 
 @pytest.mark.parametrize("there", [True, False])

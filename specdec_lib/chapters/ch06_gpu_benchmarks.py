@@ -27,7 +27,6 @@ from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import results
 from specdec_lib.experiments.pass_costs import step_samples, units
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, Runs, record_prompts, render
@@ -224,13 +223,15 @@ def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:
     ``"name, variant"`` drafts at the price of its method.
     """
 
+    from specdec_lib.experiments.results import priced  # pandas, which the machine of `make gpu` may lack
+
     def around_passes(row: Any) -> float:
         method = method_of(row.method)
         if method is not None and method.price == "token":
             return prices.step * row.passes + prices.drafted_token * row.drafted
         return prices.step_of(*([method.name] if method else [])) * row.passes
 
-    runs = results.priced(runs, prices.widths)
+    runs = priced(runs, prices.widths)
     return runs.assign(price=runs.price + [around_passes(row) for row in runs.itertuples()])
 
 

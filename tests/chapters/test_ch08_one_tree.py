@@ -119,8 +119,7 @@ def test_steps_and_a_draft_models_tokens_are_priced(ladder):
     assert (asked.price == 1.25 * asked.passes + 2.0).all()
 
 
-def test_turns_and_seeds_of_a_prompt_are_drawn_together():
-    """Two outputs that are alike in all but their turn say no more than one, so that the interval is as wide."""
+def test_turns_of_a_prompt_are_drawn_together_so_that_two_that_are_alike_say_no_more_than_one():
     recordings = _recordings()
     twice = [replace(recording, turn=turn) for recording in recordings for turn in (0, 1)]
     once, both = (_ladder(some).rate("PLD", PRICES[1]) for some in (recordings, twice))
