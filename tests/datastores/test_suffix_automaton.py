@@ -27,9 +27,10 @@ def test_counts_longest_suffixes_and_what_followed_them_first_are_those_of_a_sea
     vocabulary = 1 + seed % 5
     automaton, known = grown(seed, vocabulary, 4 + seed, 1 + seed % 4)
     counts, rng = substrings(known), random.Random(seed)
-    for string, count in counts.items():
+    others = [tuple(rng.randrange(vocabulary + 1) for _ in range(rng.randint(1, 6))) for _ in range(200)]
+    for string in (*counts, *others):
         state, length = automaton.follow(string)
-        assert length == len(string) and automaton._states[COUNT, state] == count
+        assert (automaton._states[COUNT, state] if length == len(string) else 0) == counts.get(string, 0)
     query, state, length = [], 0, 0
     for _ in range(60):
         token = rng.randrange(vocabulary + 1) if rng.random() < 0.3 else rng.choice(rng.choice(known))

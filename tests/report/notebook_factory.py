@@ -13,12 +13,7 @@ ks: list[int] = [1, 2]     # lengths
 """
 
 
-def write_notebook(
-    folder: Path,
-    code: list[str] | None = None,
-    name: str = "01_small",
-    prose: str = "Text.",
-) -> Path:
+def write_notebook(folder: Path, code: list[str] | None = None, name: str = "01_small", prose: str = "Text.") -> Path:
     """Write a notebook whose last cells are ``code``, with its profiles; returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),

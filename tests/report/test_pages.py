@@ -37,6 +37,14 @@ def test_every_public_name_of_the_core_has_a_docstring():
     assert missing == []
 
 
+def test_every_folder_of_code_is_a_package_so_that_its_page_is_found():
+    """A folder without ``__init__.py`` would be missing from the pages of the library, and from a wheel."""
+    folders = {path.parent for path in (ROOT / "specdec_lib").rglob("*.py")}
+    assert {folder for folder in folders if not (folder / "__init__.py").is_file()} == set()
+    index = (ROOT / "book" / "api" / "index.md").read_text(encoding="utf-8")
+    assert all(f"   specdec_lib.{core}\n" in index for core in CORE)
+
+
 def test_every_page_is_in_the_contents_and_has_one_title():
     listed = set(book.toc_files(ROOT / "book" / "_toc.yml"))
     for page in PAGES:
@@ -55,13 +63,20 @@ def test_every_command_that_the_pages_tell_exists():
     assert named and named <= known, named - known
 
 
-def run_blocks(name, model="pocket", **scope):
+def run_blocks(name, fence="python", model="pocket", **scope):
     """What the blocks of a page leave behind that are run in order, with a model instead of the book's; and their number."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("smollm2", model)
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(rf"^```{fence}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for block in blocks:
         exec(compile(block, f"{name}: {block.splitlines()[0]}", "exec"), scope)
     return scope, len(blocks)
+
+
+def test_the_page_on_companions_reads_their_stories():
+    scope, count = run_blocks("book/companions.md", r"\{code-cell\} python\n:tags: \[hide-input\]")
+    by_name = {row[0]: row for row in scope["rows"]}
+    assert count == 2 and {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
+    assert 0 < by_name["eagle"][4] < by_name["eagle"][3] < 1
 
 
 def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it():
