@@ -7,6 +7,7 @@ it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosi
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +33,15 @@ HELD_OUT = 40  # one answer in so many
 TOGETHER = 32  # answers that the target reads in one pass
 SEEDS = 5  # acceptance heads
 ALL = (*KINDS, "acceptance", "pld+")
+
+
+def repeatable(device: torch.device) -> None:
+    """On a GPU: products in TF32, and the same weights from the same seed."""
+    if device.type == "cuda":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add in another order each time
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.backends.cuda.matmul.allow_tf32 = True
 
 
 @torch.inference_mode()
@@ -60,6 +70,7 @@ def train_drafting(
 ) -> None:
     """Heads of some kinds, and how often their choices were right on answers held out."""
     target, _ = load_model("smollm2", device, "float32")
+    repeatable(target.device)
     known = texts(target, rows)
     training = [text for place, text in enumerate(known) if place % HELD_OUT]
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
@@ -126,14 +137,15 @@ def main(
     answers: Path = paths.SMOLLM2 / "answers.npz",
     out: Annotated[Path, options.folder("of the companions")] = paths.SMOLLM2,
     kind: Annotated[list[str] | None, options.choice(ALL, "may be repeated (default: all)")] = None,
-    count: Annotated[int, options.whole("greedy answers to learn from, one in 40 held out")] = 2600,
-    epochs: Annotated[int, options.whole("rounds over the answers")] = 5,
+    count: Annotated[int, options.whole("greedy answers at most to learn from, one in 40 held out")] = 8000,
+    epochs: Annotated[int, options.whole("most rounds over the answers")] = 20,
     batch: Annotated[int, options.whole("answers of a step")] = 16,
     device: options.Device = "auto",
     seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train what SmolLM2 drafts with: Medusa, Hydra, EAGLE, acceptance heads of SpecDec++, and PLD+'s layer and heads."""
-    rows = [row for row in unpack(answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    greedy = [row for row in unpack(answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    rows = list({row["prompt"].tobytes(): row for row in greedy}.values())  # some prompts were answered twice
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
     chosen = [rows[i] for i in order.tolist()]
     kinds = kind or ALL

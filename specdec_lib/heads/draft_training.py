@@ -17,7 +17,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
-from specdec_lib.heads.training import check_settings, rate_factor
+from specdec_lib.heads.training import check_settings
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
@@ -27,10 +27,12 @@ RANKS, DEPTHS = 10, 6
 class HeadTraining:
     """How drafting heads are trained.
 
-    ``rate`` is the peak rate of AdamW, the recipe's without it; ``seed`` chooses the order of the answers and the noise.
+    ``epochs`` are the most. ``rate`` is AdamW's at first, the recipe's without it, after a linear rise over 3 % of the most
+    steps. An epoch that lowers the least held-out loss by less than 0.5 % divides it by four; the third such epoch is the last.
+    ``seed`` chooses the order of the answers and the noise.
     """
 
-    epochs: int = 10
+    epochs: int = 20
     batch: int = 4
     rate: float | None = None
     seed: int = 0
@@ -179,7 +181,8 @@ def train_heads(
     rate = recipe.rate if settings.rate is None else settings.rate
     optimizer = torch.optim.AdamW(head.parameters(), lr=rate, weight_decay=recipe.weight_decay)
     steps_each = -(-len(texts) // settings.batch)
-    least, best, kept, curve = float("inf"), None, 0, []
+    rise = max(1, round(0.03 * settings.epochs * steps_each))
+    least, best, kept, curve, peak = float("inf"), None, 0, [], rate
     bar = tqdm(range(settings.epochs), desc=f"{head.kind} heads", unit="epoch", disable=not progress)
     with bar, _frozen(target):
         for epoch in bar:
@@ -193,14 +196,18 @@ def train_heads(
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
                 for group in optimizer.param_groups:
-                    group["lr"] = rate * rate_factor(step, settings.epochs * steps_each)
+                    group["lr"] = peak * min(1.0, (step + 1) / rise)
                 optimizer.step()
                 losses.append(loss.item())
             found = mean_loss(head, ends, held_out, settings)
             curve.append({"epoch": epoch + 1, "loss": float(np.mean(losses)), "held_out": found})
             bar.set_postfix(held_out=found)
+            if not found < 0.995 * least:
+                peak /= 4
             if found < least:
                 least, best, kept = found, copy.deepcopy(head.state_dict()), epoch + 1
+            if peak < rate / 32:
+                break
     if best is None:
         raise FloatingPointError(f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
     head.load_state_dict({name: values.to(torch.bfloat16).float() for name, values in best.items()})

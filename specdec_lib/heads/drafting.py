@@ -144,7 +144,7 @@ class DraftHead(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Write one safetensors file in bfloat16, aside and renamed."""
         about = {name: getattr(self, name) for name in ("kind", "options", "target", "story")}
-        head_files.save(path, "drafting_heads", self, about, torch.bfloat16)
+        head_files.save(path, "drafting_heads", self, about)
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Self:

@@ -17,11 +17,9 @@ from specdec_lib.files import named, replacing
 FORMAT = 1
 
 
-def save(
-    path: str | Path, key: str, head: nn.Module, about: dict[str, Any], dtype: torch.dtype = torch.float32
-) -> None:
-    """Write one safetensors file, aside and renamed."""
-    weights = {name: values.detach().to("cpu", dtype).contiguous() for name, values in head.state_dict().items()}
+def save(path: str | Path, key: str, head: nn.Module, about: dict[str, Any]) -> None:
+    """Write one safetensors file in bfloat16, aside and renamed."""
+    weights = {name: w.detach().to("cpu", torch.bfloat16).contiguous() for name, w in head.state_dict().items()}
     with replacing(path) as aside:
         save_file(weights, aside, metadata={key: json.dumps({"format": FORMAT} | about)})
 

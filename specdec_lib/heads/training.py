@@ -74,8 +74,9 @@ def train(
 ) -> AcceptanceHead:
     """Train a head on examples; of all epochs the one with the least weighted loss on ``held_out``, of other prompts, is kept.
 
-    Its ``story`` holds the settings, the number of examples, the epoch kept and the ``curve``: for each epoch ``epoch``,
-    ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence`` (:func:`divergence` on ``held_out``).
+    Its weights are rounded to bfloat16. Its ``story`` holds the settings, the number of examples, the epoch kept and the
+    ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence``
+    (:func:`divergence` on ``held_out``).
     """
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):
@@ -114,7 +115,7 @@ def train(
             best, kept = row["held_out"], (epoch, copy.deepcopy(head.state_dict()))
     if kept is None:
         raise FloatingPointError(f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate, {settings.rate}")
-    head.load_state_dict(kept[1])
+    head.load_state_dict({name: values.to(torch.bfloat16).float() for name, values in kept[1].items()})
     head.story = {
         "training": asdict(settings),
         "examples": len(examples),
