@@ -1,0 +1,54 @@
+"""Time the drafts that train_draft.py made, and ship the fastest: SpecDec over plain decoding, on prompts for choosing.
+
+Their ``training.json`` gets the factor of seconds with its 95 % interval over prompts. Those that are not shipped leave theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from specdec_lib import load_model, paths
+from specdec_lib.chapters.ch06_gpu_benchmarks import AFTER_PREFILL, timed
+from specdec_lib.commands import options
+from specdec_lib.experiments import prompts
+from specdec_lib.experiments.results import ratio
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import PLAIN
+
+
+def main(
+    drafts: Annotated[Path, options.folder("of the drafts")] = Path("_build/companions/drafts"),
+    count: Annotated[int, options.whole("prompts of each task")] = 8,
+    tokens: Annotated[int, options.whole("new tokens of each")] = 48,
+) -> None:
+    """Ship the draft model with which SpecDec decodes SmolLM2 in the least time."""
+    target, tokenizer = load_model("smollm2")
+    asked = prompts.load("choose", ["conversation", "code completion"], count)
+    speeds = {}
+    for folder in sorted(path.parent for path in drafts.glob("*/training.json")):
+        pair = ModelPair(target, load_model(folder)[0], tokenizer)
+        rows = pd.DataFrame(timed(pair, asked, [PLAIN, "SpecDec"], tokens, peers=())[2])
+        found = ratio(rows, "SpecDec", PLAIN, AFTER_PREFILL)
+        speeds[folder] = found.value
+        path = folder / "training.json"
+        story = json.loads(path.read_text(encoding="utf-8")) | {"over_plain": [found.value, found.low, found.high]}
+        path.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
+        print(f"{folder.name}: {found}", flush=True)
+    for old in paths.SMOLLM2.glob("draft*"):
+        shutil.rmtree(old)
+    best = max(speeds, key=speeds.get)
+    shutil.copytree(best, paths.SMOLLM2 / "draft")
+    for other in speeds.keys() - {best}:
+        kept = paths.SMOLLM2 / f"draft-{other.name}"
+        kept.mkdir()
+        shutil.copy(other / "training.json", kept)
+
+
+if __name__ == "__main__":
+    typer.run(main)
