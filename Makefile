@@ -68,12 +68,13 @@ COMPANIONS := _build/companions
 define step
 	@[ -e $(COMPANIONS)/$(1).done ] || { echo "== $(1)"; $(PY) $(2); mkdir -p $(COMPANIONS); touch $(COMPANIONS)/$(1).done; }
 endef
-companions: venv  ## remake what SmolLM2 drafts with, its recordings and examples: a quarter of an hour on a GPU, by arithmetic some 40 hours on two cores
-	@echo "A quarter of an hour on a GPU, by arithmetic some 40 hours on two cores; the same command goes on where it was interrupted."
+companions: venv  ## remake what SmolLM2 drafts with, its recordings and examples: an hour with a GPU, by arithmetic some 100 hours on two cores
+	@echo "An hour with a GPU, by arithmetic some 100 hours on two cores; the same command goes on where it was interrupted."
 	$(call step,answers,scripts/own_answers.py)
-	$(call step,draft,scripts/train_draft.py)
+	$(call step,drafts,scripts/train_draft.py)
+	$(call step,draft,scripts/choose_draft.py)
 	$(call step,heads,scripts/train_companions.py --kind medusa --kind hydra --kind eagle)
-	$(call step,acceptance,scripts/train_companions.py --kind acceptance --count 900 --epochs 6)
+	$(call step,acceptance,scripts/train_companions.py --kind acceptance --count 2600 --epochs 6)
 	$(call step,layer,scripts/train_companions.py --kind pld+)
 	$(call step,recordings,scripts/record_answers.py)
 	$(call step,tree,-m specdec_lib fit-tree --target smollm2 --draft smollm2-draft --heads data/models/smollm2/heads \

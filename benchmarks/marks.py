@@ -2,14 +2,16 @@
 
 ``PYTHONPATH=. python benchmarks/marks.py`` writes ``data/results/cpu/marks.csv``, which the page ``book/companions.md`` shows.
 Prompts of the reporting half are decoded in turns with plain decoding, on all threads; the prefill does not count. One tree, which
-learns, does so from prompt to prompt.
+learns, does so from prompt to prompt. Heads draft their published trees, and grown ones of the size that was fastest on prompts
+of the choosing half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -22,13 +24,31 @@ from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.results import rate, ratio
 from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import PLAIN
+from specdec_lib.methods import METHODS, PLAIN
 
 TRAINED, CHAT, CODE = ("SpecDec", "EAGLE", "Medusa", "Hydra"), "conversation", "code completion"
+SIZES = (4, 8)  # tokens of a pass with grown trees
 #: What one tree is to lead on mixed work, which is every task of the book.
 SINGLE = ("PLD", "PLD+ (h)", "SpecDec", "EAGLE")
 TOKENS, WIDTHS = 48, (1, 2, 4, 8, 16, 32)
 PASS, NODES = ("verify_seconds", "passes"), ("drafted", "passes")
+
+
+class Pair(ModelPair):
+    """Has heads with grown trees too: ``"EAGLE, 8"`` makes passes over eight tokens."""
+
+    def drafters(self, names: Sequence[str], lengths: Mapping[str, int] | None = None, runtime: Any = None) -> dict:
+        """The drafters by name."""
+        sized = [name for name in names if ", " in name]
+        made = {name: METHODS[name.partition(", ")[0]].sized(self, int(name.partition(", ")[2])) for name in sized}
+        return super().drafters([name for name in names if name not in sized], lengths, runtime) | made
+
+
+def fastest(pair: Pair, kind: str) -> str:
+    """The grown tree of heads of a kind that was fastest on prompts of the choosing half."""
+    tried = [f"{kind}, {size}" for size in SIZES]
+    rows = rows_of(pair, prompts.load("choose", [CHAT, CODE], 6), tried)
+    return max(tried, key=lambda name: ratio(rows, name, PLAIN, AFTER_PREFILL).value)
 
 
 def rows_of(pair: ModelPair, asked: Sequence[Prompt], names: Sequence[str]) -> pd.DataFrame:
@@ -50,11 +70,12 @@ def measured_prices(pair: ModelPair) -> PassPrices:
 def main() -> None:
     """Measure everything, and write it at the end."""
     target, tokenizer = load_model("smollm2")
-    pair = ModelPair(target, load_model("smollm2-draft")[0], tokenizer)
+    pair = Pair(target, load_model("smollm2-draft")[0], tokenizer)
     pair.prices = measured_prices(pair)
-    rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), TRAINED)
+    grown = {kind: fastest(pair, kind) for kind in TRAINED[1:]}
+    rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), [*TRAINED, *grown.values()])
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
-    speed = {name: ratio(rows, name, PLAIN, AFTER_PREFILL, by="task") for name in TRAINED}
+    speed = {name: ratio(rows, name, PLAIN, AFTER_PREFILL, by="task") for name in (*TRAINED, *grown.values())}
     length = {name: rate(rows[rows.method == name], by="task") for name in ("SpecDec", "EAGLE")}
     best = max(SINGLE, key=lambda name: ratio(mixed, name, PLAIN, AFTER_PREFILL).value)
     counted = {
@@ -67,6 +88,9 @@ def main() -> None:
         "eagle_nodes": rate(rows[rows.method == "EAGLE"], NODES).value,
     }
     of_time = {
+        "grown_eagle_pass": int(grown["EAGLE"].partition(", ")[2]),
+        "grown_medusa_pass": int(grown["Medusa"].partition(", ")[2]),
+        "grown_hydra_pass": int(grown["Hydra"].partition(", ")[2]),
         "conversation_specdec_over_plain": speed["SpecDec"][CHAT],
         "completion_specdec_over_plain": speed["SpecDec"][CODE],
         "conversation_eagle_over_plain": speed["EAGLE"][CHAT],
@@ -75,6 +99,12 @@ def main() -> None:
         "completion_medusa_over_plain": speed["Medusa"][CODE],
         "conversation_hydra_over_plain": speed["Hydra"][CHAT],
         "completion_hydra_over_plain": speed["Hydra"][CODE],
+        "conversation_grown_eagle_over_plain": speed[grown["EAGLE"]][CHAT],
+        "completion_grown_eagle_over_plain": speed[grown["EAGLE"]][CODE],
+        "conversation_grown_medusa_over_plain": speed[grown["Medusa"]][CHAT],
+        "completion_grown_medusa_over_plain": speed[grown["Medusa"]][CODE],
+        "conversation_grown_hydra_over_plain": speed[grown["Hydra"]][CHAT],
+        "completion_grown_hydra_over_plain": speed[grown["Hydra"]][CODE],
         "specdec_pass_over_one": ratio(rows, "SpecDec", PLAIN, PASS),
         "eagle_pass_over_one": ratio(rows, "EAGLE", PLAIN, PASS),
         "mixed_best": best,

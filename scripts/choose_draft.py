@@ -1,4 +1,4 @@
-"""Time the drafts that train_draft.py made, and ship the fastest: SpecDec over plain decoding, on prompts for choosing.
+"""Time the drafts that train_draft.py made, and ship the fastest: SpecDec over plain decoding, on prompts for choosing, on a CPU.
 
 Their ``training.json`` gets the factor of seconds with its 95 % interval over prompts. Those that are not shipped leave theirs.
 """
@@ -28,11 +28,11 @@ def main(
     tokens: Annotated[int, options.whole("new tokens of each")] = 48,
 ) -> None:
     """Ship the draft model with which SpecDec decodes SmolLM2 in the least time."""
-    target, tokenizer = load_model("smollm2")
+    target, tokenizer = load_model("smollm2", "cpu")
     asked = prompts.load("choose", ["conversation", "code completion"], count)
     speeds = {}
     for folder in sorted(path.parent for path in drafts.glob("*/training.json")):
-        pair = ModelPair(target, load_model(folder)[0], tokenizer)
+        pair = ModelPair(target, load_model(folder, "cpu")[0], tokenizer)
         rows = pd.DataFrame(timed(pair, asked, [PLAIN, "SpecDec"], tokens, peers=())[2])
         found = ratio(rows, "SpecDec", PLAIN, AFTER_PREFILL)
         speeds[folder] = found.value
@@ -40,9 +40,13 @@ def main(
         story = json.loads(path.read_text(encoding="utf-8")) | {"over_plain": [found.value, found.low, found.high]}
         path.write_text(json.dumps(story, indent=1) + "\n", encoding="utf-8")
         print(f"{folder.name}: {found}", flush=True)
+    if not speeds:
+        raise typer.BadParameter(
+            f"{drafts} holds no draft with its training.json; make them: python scripts/train_draft.py"
+        )
+    best = max(speeds, key=speeds.get)
     for old in paths.SMOLLM2.glob("draft*"):
         shutil.rmtree(old)
-    best = max(speeds, key=speeds.get)
     shutil.copytree(best, paths.SMOLLM2 / "draft")
     for other in speeds.keys() - {best}:
         kept = paths.SMOLLM2 / f"draft-{other.name}"

@@ -1,7 +1,7 @@
 """Train what SmolLM2 drafts with, on answers that own_answers.py wrote: Medusa, Hydra, EAGLE, and SpecDec++'s acceptance heads.
 
-The acceptance heads are of the draft model (train_draft.py). They learn from greedy answers, where a drafted token is accepted if
-it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
+The acceptance heads are of the draft model that choose_draft.py ships. They learn from greedy answers, where a drafted token is
+accepted if it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ SEEDS = 5  # acceptance heads
 ALL = (*KINDS, "acceptance", "pld+")
 
 
-def repeatable(device: torch.device) -> None:
+def repeatable() -> None:
     """On a GPU: products in TF32, and the same weights from the same seed."""
-    if device.type == "cuda":
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add in another order each time
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
-        torch.backends.cuda.matmul.allow_tf32 = True
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add in another order each time
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cuda.matmul.allow_tf32 = True
 
 
 @torch.inference_mode()
@@ -70,7 +69,6 @@ def train_drafting(
 ) -> None:
     """Heads of some kinds, and how often their choices were right on answers held out."""
     target, _ = load_model("smollm2", device, "float32")
-    repeatable(target.device)
     known = texts(target, rows)
     training = [text for place, text in enumerate(known) if place % HELD_OUT]
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
@@ -138,12 +136,13 @@ def main(
     out: Annotated[Path, options.folder("of the companions")] = paths.SMOLLM2,
     kind: Annotated[list[str] | None, options.choice(ALL, "may be repeated (default: all)")] = None,
     count: Annotated[int, options.whole("greedy answers at most to learn from, one in 40 held out")] = 8000,
-    epochs: Annotated[int, options.whole("most rounds over the answers")] = 20,
+    epochs: Annotated[int, options.whole("rounds over the answers, the most for heads that draft")] = 20,
     batch: Annotated[int, options.whole("answers of a step")] = 16,
     device: options.Device = "auto",
     seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train what SmolLM2 drafts with: Medusa, Hydra, EAGLE, acceptance heads of SpecDec++, and PLD+'s layer and heads."""
+    repeatable()
     greedy = [row for row in unpack(answers) if row["heat"] == 0 and len(row["answer"]) > 4]
     rows = list({row["prompt"].tobytes(): row for row in greedy}.values())  # some prompts were answered twice
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]

@@ -211,13 +211,15 @@ def main(
     device: options.Device = "auto",
     seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
 ) -> None:
-    """Train draft models for SmolLM2 on its own answers."""
+    """Train draft models for SmolLM2 on its own answers; finished ones stay. The target's states take 7 GB of memory."""
+    repeatable()
     target, tokenizer = load_model("smollm2", device, "float32")
-    repeatable(target.device)
     known = texts(target, unpack(answers))
-    for recipe in name or RECIPES:
-        Trainer(RECIPES[recipe], target, known, epochs, seed).train(out / recipe)
-        tokenizer.save_pretrained(out / recipe)
+    for recipe in [one for one in name or RECIPES if not (out / one).exists()]:
+        aside = out / f"{recipe}.unfinished"
+        Trainer(RECIPES[recipe], target, known, epochs, seed).train(aside)
+        tokenizer.save_pretrained(aside)
+        aside.rename(out / recipe)
 
 
 if __name__ == "__main__":

@@ -52,11 +52,9 @@ def walk(
 
 
 class Chaos(Drafter):
-    """Random trees with some of the true continuation in them, at random places.
+    """Random trees with some of the true continuation in them, at random places: bushy, deep, not contiguous when committed.
 
-    Acceptance is then deep, the trees are bushy and the accepted path lies scattered over the block, so that
-    commits are not contiguous. ``text`` is prompt and output of a plain run; there are at most ``branches`` wrong branches, each
-    at most ``depth`` long.
+    ``text`` is prompt and output of a plain run; there are at most ``branches`` wrong branches, each at most ``depth`` long.
     """
 
     def __init__(self, text: Sequence[int], seed: int = 0, branches: int = 6, depth: int = 5, capture=Capture()):

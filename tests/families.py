@@ -1,7 +1,6 @@
 """Tiny random models of several families, saved to and loaded from local directories.
 
-Weights are wide enough that the most likely token depends on the context, so that a wrong mask or position
-shows.
+Weights are wide enough that the most likely token depends on the context: a wrong mask or position shows.
 """
 
 import copy

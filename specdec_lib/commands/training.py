@@ -139,6 +139,6 @@ def train_heads(
         story = head.story
         typer.echo(
             f"{name}: {story['predictions']:,} tokens of {story['answers']} answers, epoch {story['epoch_kept']} of "
-            f"{epochs} kept, first choice right by depth {first}; {story['seconds']:.0f} s\n"
+            f"{len(story['curve'])} kept, first choice right by depth {first}; {story['seconds']:.0f} s\n"
             f"written to {out / f'{name}.safetensors'}"
         )

@@ -116,7 +116,7 @@ class AcceptanceHead(nn.Module):
             raise ValueError(f"the acceptance head was trained for {made}, not {own[:12]}; train one: {COMMAND}")
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, aside and renamed."""
+        """Write one safetensors file in bfloat16, aside and renamed."""
         names = ("width", "depth", "draft", "sees_confidence", "story")
         head_files.save(path, "acceptance_head", self, {name: getattr(self, name) for name in names})
 

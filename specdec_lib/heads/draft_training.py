@@ -28,8 +28,8 @@ class HeadTraining:
     """How drafting heads are trained.
 
     ``epochs`` are the most. ``rate`` is AdamW's at first, the recipe's without it, after a linear rise over 3 % of the most
-    steps. An epoch that lowers the least held-out loss by less than 0.5 % divides it by four; the third such epoch is the last.
-    ``seed`` chooses the order of the answers and the noise.
+    steps. An epoch that lowers the least held-out loss by less than 0.5 % divides it by four, and the third such epoch is the
+    last. Of the most epochs the last two come after such a division too. ``seed`` chooses the order of the answers and the noise.
     """
 
     epochs: int = 20
@@ -202,7 +202,7 @@ def train_heads(
             found = mean_loss(head, ends, held_out, settings)
             curve.append({"epoch": epoch + 1, "loss": float(np.mean(losses)), "held_out": found})
             bar.set_postfix(held_out=found)
-            if not found < 0.995 * least:
+            if not found < 0.995 * least or epoch >= settings.epochs - 3:
                 peak /= 4
             if found < least:
                 least, best, kept = found, copy.deepcopy(head.state_dict()), epoch + 1

@@ -24,10 +24,7 @@ RIGHT, WRONG = 4.0, 8.0
 
 
 def surprise(counts: Counter, probabilities: dict, least: float = 8.0) -> float:
-    """Chi-square of counts against exact probabilities, in standard deviations (Wilson and Hilferty, 1931).
-
-    Cells with fewer than ``least`` expected counts are joined.
-    """
+    """Chi-square against exact probabilities, in standard deviations (Wilson and Hilferty 1931); ``least``: of a cell, else joined."""
     total = sum(counts.values())
     assert set(counts) <= {cell for cell, p in probabilities.items() if p > 0}, "an impossible outcome was emitted"
     cells, rest = [], [0.0, 0.0]

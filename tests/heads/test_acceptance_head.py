@@ -93,7 +93,7 @@ def test_the_best_epoch_is_kept_and_the_curve_says_so(learnable):
     head = train(few, learnable[1], Training(6.0, 30, 8, 5e-2), 4, progress=False)
     losses = [row["held_out"] for row in head.story["curve"]]
     assert head.story["epoch_kept"] == 1 + int(np.argmin(losses)) < 30
-    assert evaluate(head, learnable[1], 6.0) == pytest.approx(min(losses), rel=1e-6)
+    assert evaluate(head, learnable[1], 6.0) == pytest.approx(min(losses), rel=2e-3)  # in bfloat16
 
 
 def test_training_depends_on_the_seed_alone(learnable):

@@ -77,6 +77,14 @@ def test_heads_learn_more_than_how_often_each_token_is_written(corpora, family, 
     assert len(first) == (head.depth or draft_training.DEPTHS) and first[0] > shares.max()
 
 
+def test_training_ends_at_the_third_epoch_that_gains_little(corpora, monkeypatch):
+    model, texts = corpora("llama-gqa")
+    losses = [10.0, 9.0, 8.99, 8.0, 7.99, 7.98, 1.0]
+    monkeypatch.setattr(draft_training, "mean_loss", lambda *_, left=iter(losses): next(left))
+    head = train_heads(made("medusa", model), model, texts, texts, HeadTraining(epochs=20), progress=False)
+    assert [row["held_out"] for row in head.story["curve"]] == losses[:6] and head.story["epoch_kept"] == 6
+
+
 def test_medusa_s_published_loss_by_hand(corpora):
     model, texts = corpora("llama-gqa")
     head, ends = made("medusa", model), Ends(model)

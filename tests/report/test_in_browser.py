@@ -1,7 +1,6 @@
 """The built book, the table of claims and the viewer of a generation, as a reader's browser shows them.
 
-The pages have addresses of one site, because a browser treats pages of one folder opened as files as strangers to each
-other; the first page is opened as a file as well, as a reader does.
+The pages have addresses of one site: opened as files they are strangers to each other. The first is opened as a file too.
 """
 
 import functools
@@ -82,8 +81,7 @@ def serve(page: Page, folder: Path) -> None:
 def browser() -> Iterator[Browser]:
     """Start a browser and end it afterwards; without one the test is skipped.
 
-    The plugin pytest-playwright keeps its event loop running until the last test of the suite, and notebooks cannot be
-    executed in a thread whose loop is running: so each module opens its own.
+    The plugin pytest-playwright keeps its loop running until the last test, and notebooks need a thread without one.
     """
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:

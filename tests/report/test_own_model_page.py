@@ -1,7 +1,6 @@
 """The pages on running again and on a model of one's own: every command and every block of Python on them is run.
 
-The names that the page calls placeholders (``my-model``, ``my-draft``, ``my-text``) are in the tests' folder, so a command is
-run as it stands there, made small by further words behind it (:data:`SMALLER`). One for which nobody says how it is run fails.
+The names that the page calls placeholders are in the tests' folder. A command runs as it stands, made small by :data:`SMALLER`.
 """
 
 import glob
