@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -184,7 +183,7 @@ def train_heads(
     rise = max(1, round(0.03 * settings.epochs * steps_each))
     least, best, kept, curve, peak = float("inf"), None, 0, [], rate
     bar = tqdm(range(settings.epochs), desc=f"{head.kind} heads", unit="epoch", disable=not progress)
-    with bar, _frozen(target):
+    with bar:
         for epoch in bar:
             order = np.random.default_rng((settings.seed, epoch)).permutation(len(texts))
             losses = []
@@ -193,7 +192,7 @@ def train_heads(
                 noise = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
                 loss = head_loss(head, ends, batch, noise)
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                loss.backward(inputs=list(head.parameters()))
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
                 for group in optimizer.param_groups:
                     group["lr"] = peak * min(1.0, (step + 1) / rise)
@@ -222,16 +221,3 @@ def train_heads(
         "accuracies": accuracies(head.eval(), ends, held_out),
     }
     return head
-
-
-@contextmanager
-def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """The target's weights take no part in the gradient within this block."""
-    taking = [weights for weights in model.parameters() if weights.requires_grad]
-    for weights in taking:
-        weights.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weights in taking:
-            weights.requires_grad_(True)
