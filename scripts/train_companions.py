@@ -36,7 +36,7 @@ ALL = (*KINDS, "acceptance", "pld+")
 
 
 def repeatable() -> None:
-    """On a GPU: products in TF32, and the same weights from the same seed."""
+    """Kernels that add in one order, so that a seed gives the same weights; on a GPU products are in TF32."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add in another order each time
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
