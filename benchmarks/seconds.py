@@ -14,9 +14,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
-from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -152,8 +151,14 @@ def _slug(name: str) -> str:
     return METHODS[name].slug if name in METHODS else name
 
 
-def speeds(runs: Mapping[str, Run], asked: Mapping[str, list[int]], rounds: int) -> dict[str, Any]:
-    """Tokens per second after the first token, seconds to the first, and ratios within a round, by kind and method."""
+#: What each round measured, by kind of prompt and way of decoding.
+ByRound = Mapping[tuple[str, str], Sequence[float]]
+
+
+def speeds(
+    runs: Mapping[str, Run], asked: Mapping[str, list[int]], rounds: int
+) -> tuple[ByRound, ByRound, dict[tuple[str, str], Sequence[int]]]:
+    """Tokens per second after the first token, seconds to the first, and the last round's tokens."""
     rate, first, tokens = defaultdict(list), defaultdict(list), {}
     for number in range(rounds + 1):
         for kind, ids in asked.items() if number else [("chat", asked["chat"])]:  # the first round warms up
@@ -166,20 +171,113 @@ def speeds(runs: Mapping[str, Run], asked: Mapping[str, list[int]], rounds: int)
                     rate[kind, name].append((len(tokens[kind, name]) - 1) / (clock() - moments[0]))
                     first[kind, name].append(moments[0] - began)
             print(f"round {number} of {rounds}: {kind}", flush=True)
-    out: dict[str, Any] = {}
-    for kind, name in product(asked, [*map(_slug, OURS), *PEERS, *LLAMA]):
-        if name not in runs:
-            out |= {f"{kind}_{name}_{what}": None for what in ("tokens_per_s", "first_token_s", "over_plain")}
-            continue
-        out[f"{kind}_{name}_tokens_per_s"] = median(rate[kind, name])
-        out[f"{kind}_{name}_first_token_s"] = median(first[kind, name])
-        out[f"{kind}_{name}_equal"] = tokens[kind, name] == tokens[kind, PLAIN]
-        if name != PLAIN:
-            out[f"{kind}_{name}_over_plain"] = _ratio(rate[kind, name], rate[kind, PLAIN])
-        if name in PEERS:
-            ours = _slug(PEERS[name])
-            out[f"{kind}_{ours}_over_{name}"] = _ratio(rate[kind, ours], rate[kind, name])
-    return out
+    return rate, first, tokens
+
+
+def numbers_of_speeds(rate: ByRound, first: ByRound) -> dict[str, Any]:
+    """The table's medians, and ratios within a round; None for what could not be run here."""
+
+    def speed(kind: str, way: str) -> Any:
+        return median(rate[kind, way]) if (kind, way) in rate else None
+
+    def ratio(kind: str, ours: str, theirs: str = PLAIN) -> Any:
+        known = (kind, ours) in rate and (kind, theirs) in rate
+        return _ratio(rate[kind, ours], rate[kind, theirs]) if known else None
+
+    def wait(kind: str, way: str) -> Any:
+        return median(first[kind, way]) if (kind, way) in first else None
+
+    return {
+        "summary_transformers_tokens_per_s": speed("summary", "transformers"),
+        "summary_transformers_lookup_tokens_per_s": speed("summary", "transformers_lookup"),
+        "summary_transformers_assisted_tokens_per_s": speed("summary", "transformers_assisted"),
+        "summary_plain_tokens_per_s": speed("summary", "plain"),
+        "summary_pld_tokens_per_s": speed("summary", "pld"),
+        "summary_h_tokens_per_s": speed("summary", "h"),
+        "summary_specdec_tokens_per_s": speed("summary", "specdec"),
+        "summary_eagle_tokens_per_s": speed("summary", "eagle"),
+        "summary_one_tree_tokens_per_s": speed("summary", "one_tree"),
+        "summary_llama_tokens_per_s": speed("summary", "llama"),
+        "summary_llama_lookup_tokens_per_s": speed("summary", "llama_lookup"),
+        "rename_transformers_tokens_per_s": speed("rename", "transformers"),
+        "rename_transformers_lookup_tokens_per_s": speed("rename", "transformers_lookup"),
+        "rename_transformers_assisted_tokens_per_s": speed("rename", "transformers_assisted"),
+        "rename_plain_tokens_per_s": speed("rename", "plain"),
+        "rename_pld_tokens_per_s": speed("rename", "pld"),
+        "rename_h_tokens_per_s": speed("rename", "h"),
+        "rename_specdec_tokens_per_s": speed("rename", "specdec"),
+        "rename_eagle_tokens_per_s": speed("rename", "eagle"),
+        "rename_one_tree_tokens_per_s": speed("rename", "one_tree"),
+        "rename_llama_tokens_per_s": speed("rename", "llama"),
+        "rename_llama_lookup_tokens_per_s": speed("rename", "llama_lookup"),
+        "completion_transformers_tokens_per_s": speed("completion", "transformers"),
+        "completion_transformers_lookup_tokens_per_s": speed("completion", "transformers_lookup"),
+        "completion_transformers_assisted_tokens_per_s": speed("completion", "transformers_assisted"),
+        "completion_plain_tokens_per_s": speed("completion", "plain"),
+        "completion_pld_tokens_per_s": speed("completion", "pld"),
+        "completion_h_tokens_per_s": speed("completion", "h"),
+        "completion_specdec_tokens_per_s": speed("completion", "specdec"),
+        "completion_eagle_tokens_per_s": speed("completion", "eagle"),
+        "completion_one_tree_tokens_per_s": speed("completion", "one_tree"),
+        "completion_llama_tokens_per_s": speed("completion", "llama"),
+        "completion_llama_lookup_tokens_per_s": speed("completion", "llama_lookup"),
+        "chat_transformers_tokens_per_s": speed("chat", "transformers"),
+        "chat_transformers_lookup_tokens_per_s": speed("chat", "transformers_lookup"),
+        "chat_transformers_assisted_tokens_per_s": speed("chat", "transformers_assisted"),
+        "chat_plain_tokens_per_s": speed("chat", "plain"),
+        "chat_pld_tokens_per_s": speed("chat", "pld"),
+        "chat_h_tokens_per_s": speed("chat", "h"),
+        "chat_specdec_tokens_per_s": speed("chat", "specdec"),
+        "chat_eagle_tokens_per_s": speed("chat", "eagle"),
+        "chat_one_tree_tokens_per_s": speed("chat", "one_tree"),
+        "chat_llama_tokens_per_s": speed("chat", "llama"),
+        "chat_llama_lookup_tokens_per_s": speed("chat", "llama_lookup"),
+        "summary_transformers_over_plain": ratio("summary", "transformers"),
+        "rename_transformers_over_plain": ratio("rename", "transformers"),
+        "completion_transformers_over_plain": ratio("completion", "transformers"),
+        "chat_transformers_over_plain": ratio("chat", "transformers"),
+        "summary_transformers_lookup_over_plain": ratio("summary", "transformers_lookup"),
+        "rename_transformers_lookup_over_plain": ratio("rename", "transformers_lookup"),
+        "completion_transformers_lookup_over_plain": ratio("completion", "transformers_lookup"),
+        "chat_transformers_lookup_over_plain": ratio("chat", "transformers_lookup"),
+        "summary_transformers_assisted_over_plain": ratio("summary", "transformers_assisted"),
+        "rename_transformers_assisted_over_plain": ratio("rename", "transformers_assisted"),
+        "completion_transformers_assisted_over_plain": ratio("completion", "transformers_assisted"),
+        "chat_transformers_assisted_over_plain": ratio("chat", "transformers_assisted"),
+        "summary_pld_over_plain": ratio("summary", "pld"),
+        "rename_pld_over_plain": ratio("rename", "pld"),
+        "completion_pld_over_plain": ratio("completion", "pld"),
+        "chat_pld_over_plain": ratio("chat", "pld"),
+        "summary_h_over_plain": ratio("summary", "h"),
+        "rename_h_over_plain": ratio("rename", "h"),
+        "completion_h_over_plain": ratio("completion", "h"),
+        "chat_h_over_plain": ratio("chat", "h"),
+        "summary_specdec_over_plain": ratio("summary", "specdec"),
+        "rename_specdec_over_plain": ratio("rename", "specdec"),
+        "completion_specdec_over_plain": ratio("completion", "specdec"),
+        "chat_specdec_over_plain": ratio("chat", "specdec"),
+        "summary_eagle_over_plain": ratio("summary", "eagle"),
+        "rename_eagle_over_plain": ratio("rename", "eagle"),
+        "completion_eagle_over_plain": ratio("completion", "eagle"),
+        "chat_eagle_over_plain": ratio("chat", "eagle"),
+        "summary_one_tree_over_plain": ratio("summary", "one_tree"),
+        "rename_one_tree_over_plain": ratio("rename", "one_tree"),
+        "completion_one_tree_over_plain": ratio("completion", "one_tree"),
+        "chat_one_tree_over_plain": ratio("chat", "one_tree"),
+        "summary_llama_over_plain": ratio("summary", "llama"),
+        "rename_llama_over_plain": ratio("rename", "llama"),
+        "completion_llama_over_plain": ratio("completion", "llama"),
+        "chat_llama_over_plain": ratio("chat", "llama"),
+        "summary_llama_lookup_over_plain": ratio("summary", "llama_lookup"),
+        "rename_llama_lookup_over_plain": ratio("rename", "llama_lookup"),
+        "completion_llama_lookup_over_plain": ratio("completion", "llama_lookup"),
+        "chat_llama_lookup_over_plain": ratio("chat", "llama_lookup"),
+        "summary_plain_over_transformers": ratio("summary", "plain", "transformers"),
+        "summary_pld_over_transformers_lookup": ratio("summary", "pld", "transformers_lookup"),
+        "summary_specdec_over_transformers_assisted": ratio("summary", "specdec", "transformers_assisted"),
+        "summary_plain_first_token_s": wait("summary", "plain"),
+        "summary_llama_first_token_s": wait("summary", "llama"),
+    }
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Any:
@@ -192,12 +290,26 @@ def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
+class Passes(NamedTuple):
+    """What each round measured of a model's passes, the first round left out."""
+
+    #: Seconds by width.
+    seconds: dict[int, list[float]]
+    #: Seconds to sum as many numbers as the model has.
+    reading: list[float]
+    #: The output layer's and the other matrix products' shares of a pass over one token.
+    output_layer: list[float]
+    other_products: list[float]
+
+
 @torch.inference_mode()
-def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[], float] = clock) -> dict[str, Any]:
-    """Prices of passes by width, by name of the model, and where the time of a pass over one token goes."""
-    out: dict[str, Any] = {}
+def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[], float] = clock) -> dict[str, Passes]:
+    """Passes by name of the model."""
+    out: dict[str, Passes] = {}
     for name, model in models.items():
-        spent, parts, within = defaultdict(list), defaultdict(list), defaultdict(float)
+        spent: dict[int, list[float]] = defaultdict(list)
+        reading, output_layer, other_products = [], [], []
+        within: dict[nn.Module, float] = defaultdict(float)
 
         def begin(module: nn.Module, *_: Any) -> None:
             within[module] -= clock()
@@ -212,7 +324,7 @@ def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[
                 for width in WIDTHS:
                     tree = DraftTree.chain(chain_of(model, width - 1))
                     spent[width].append(_timed(lambda: target.verify(5, tree), clock))
-                spent["read"].append(_timed(many.sum, clock))
+                reading.append(_timed(many.sum, clock))
                 layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
                 hooks = [each.register_forward_pre_hook(begin) for each in layers]
                 hooks += [each.register_forward_hook(end) for each in layers]
@@ -221,16 +333,43 @@ def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[
                 for hook in hooks:
                     hook.remove()
                 last = within[model.get_output_embeddings()]
-                parts["output_layer"].append(last / whole)
-                parts["other_products"].append((sum(within.values()) - last) / whole)
-                parts["rest"].append(1 - sum(within.values()) / whole)
-        bytes_read = 4 * len(many)
-        out[f"{name}_pass_ms"] = median([1e3 * each for each in spent[1][1:]])
-        out[f"{name}_read_gb_per_s"] = median([bytes_read / each / 1e9 for each in spent["read"][1:]])
-        out[f"{name}_pass_over_read"] = _ratio(spent["read"][1:], spent[1][1:])
-        out |= {f"{name}_w{width}_over_w1": _ratio(spent[width][1:], spent[1][1:]) for width in WIDTHS[1:]}
-        out |= {f"{name}_share_{part}": median(shares[1:]) for part, shares in parts.items()}
+                output_layer.append(last / whole)
+                other_products.append((sum(within.values()) - last) / whole)
+        later = {width: own[1:] for width, own in spent.items()}
+        out[name] = Passes(later, reading[1:], output_layer[1:], other_products[1:])
     return out
+
+
+def numbers_of_passes(passes: Mapping[str, Passes]) -> dict[str, Any]:
+    """The table's prices of passes and shares of a pass's time."""
+
+    def price(model: str, width: int) -> Any:
+        return _ratio(passes[model].seconds[width], passes[model].seconds[1])
+
+    def of_reading(model: str) -> Any:
+        return _ratio(passes[model].reading, passes[model].seconds[1])
+
+    return {
+        "ours_pass_over_read": of_reading("ours"),
+        "transformers_pass_over_read": of_reading("transformers"),
+        "ours_share_output_layer": median(passes["ours"].output_layer),
+        "ours_share_other_products": median(passes["ours"].other_products),
+        "ours_w2_over_w1": price("ours", 2),
+        "ours_w4_over_w1": price("ours", 4),
+        "ours_w8_over_w1": price("ours", 8),
+        "ours_w16_over_w1": price("ours", 16),
+        "ours_w32_over_w1": price("ours", 32),
+        "transformers_w2_over_w1": price("transformers", 2),
+        "transformers_w4_over_w1": price("transformers", 4),
+        "transformers_w8_over_w1": price("transformers", 8),
+        "transformers_w16_over_w1": price("transformers", 16),
+        "transformers_w32_over_w1": price("transformers", 32),
+        "all_threads_w2_over_w1": price("all_threads", 2),
+        "all_threads_w4_over_w1": price("all_threads", 4),
+        "all_threads_w8_over_w1": price("all_threads", 8),
+        "all_threads_w16_over_w1": price("all_threads", 16),
+        "all_threads_w32_over_w1": price("all_threads", 32),
+    }
 
 
 def to_first_token(rounds: int) -> list[float]:
@@ -260,20 +399,34 @@ def main(
     draft, _ = load_model("smollm2-draft", "cpu", "float32")
     pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
-    measured = {"to_first_token_s": median(to_first_token(5))}
-    measured |= passes({"ours": target, "transformers": plain, "draft": draft}, 2 * rounds)
+    to_first = median(to_first_token(5))
+    passed = passes({"ours": target, "transformers": plain, "draft": draft}, 2 * rounds)
     torch.set_num_threads(os.cpu_count() or 1)
-    measured |= passes({"all_threads": target}, 2 * rounds, time.perf_counter)
+    passed |= passes({"all_threads": target}, 2 * rounds, time.perf_counter)
     torch.set_num_threads(1)
-    widths = {1: 1.0} | {width: measured[f"ours_w{width}_over_w1"].value for width in WIDTHS[1:]}
-    token = measured["draft_pass_ms"].value / measured["ours_pass_ms"].value
-    pair.prices = PassPrices(widths, drafted_token=token)
-    measured |= speeds(runs_of(pair, plain, tokens, steps), asked, rounds)
-    for name, done in steps.items():
-        whole = sum(getattr(step, part) for step in done for part in PARTS)
-        measured[f"{_slug(name)}_outside_passes"] = 1 - sum(step.verify_seconds for step in done) / whole
-    counted = {f"{kind}_prompt_tokens": len(ids) for kind, ids in asked.items()}
-    counted |= {"threads": os.cpu_count(), "tokens": tokens, "rounds": rounds, "load": load}
+    spent = passed["ours"].seconds
+    one = median(spent[1]).value
+    widths = {width: _ratio(each, spent[1]).value for width, each in spent.items()}
+    pair.prices = PassPrices(widths, drafted_token=median(passed["draft"].seconds[1]).value / one)
+    rate, first, written = speeds(runs_of(pair, plain, tokens, steps), asked, rounds)
+    for (kind, way), each in written.items():
+        if each != written[kind, PLAIN]:
+            print(f"{way} wrote other tokens than plain decoding: {kind}")
+    whole = sum(getattr(step, part) for step in steps["PLD"] for part in PARTS)
+    counted = {
+        "summary_prompt_tokens": len(asked["summary"]),
+        "chat_prompt_tokens": len(asked["chat"]),
+        "threads": os.cpu_count(),
+        "tokens": tokens,
+        "rounds": rounds,
+        "load": load,
+    }
+    measured = {
+        "to_first_token_s": to_first,
+        **numbers_of_passes(passed),
+        **numbers_of_speeds(rate, first),
+        "pld_outside_passes": 1 - sum(step.verify_seconds for step in steps["PLD"]) / whole,
+    }
     with chdir(out):
         report.save("seconds", counted, measured)
 

@@ -29,8 +29,7 @@ from specdec_lib.commands import options
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import end_tokens
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.loop import Limits, Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known

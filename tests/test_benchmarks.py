@@ -112,10 +112,11 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
 
     prices = {"plain": 2, "pld": 1, "transformers": 4, "transformers_lookup": 3}
     asked = {kind: [1] for kind in seconds.KINDS}
-    found = seconds.speeds({name: way(price) for name, price in prices.items()}, asked, 3)
-    assert found["summary_plain_tokens_per_s"].value == 0.5 and found["chat_pld_first_token_s"].value == 10
-    assert found["rename_pld_over_plain"].value == 2 and found["chat_plain_over_transformers"].value == 2
-    assert found["chat_pld_over_transformers_lookup"].value == 3 and found["chat_pld_equal"]
+    rate, first, tokens = seconds.speeds({name: way(price) for name, price in prices.items()}, asked, 3)
+    found = seconds.numbers_of_speeds(rate, first)
+    assert found["summary_plain_tokens_per_s"].value == 0.5 and found["summary_plain_first_token_s"].value == 10
+    assert found["rename_pld_over_plain"].value == 2 and found["summary_plain_over_transformers"].value == 2
+    assert found["summary_pld_over_transformers_lookup"].value == 3 and tokens["chat", "pld"] == [1, 2, 3]
     assert found["chat_llama_over_plain"] is None
     monkeypatch.chdir(tmp_path)
     figure = pictures.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))

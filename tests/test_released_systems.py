@@ -11,7 +11,7 @@ import torch
 from specdec_lib import Sampling, load_model
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
-from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import eagle, medusa
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.draft_training import Text

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib import paths
 from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
 from specdec_lib.decoding.contract import Drafter
-from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.drafters.pass_prices import PassPrices

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import UnsupportedModel, context_limit, decoder_blocks, decoder_config
 from specdec_lib.decoding.teacher_forcing import record_known

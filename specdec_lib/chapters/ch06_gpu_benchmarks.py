@@ -22,7 +22,7 @@ from specdec_lib.decoding import attention
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.generate import generate
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from specdec_lib import methods
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.outputs import Outputs
-from specdec_lib.decoding.replay import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.merged_tree import FEATURES
 from specdec_lib.drafters.one_tree import OneTree, view_of

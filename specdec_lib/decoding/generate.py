@@ -13,8 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
-from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, decode
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, Trace, decode
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling

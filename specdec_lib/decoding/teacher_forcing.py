@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import Run, as_token_list, end_tokens, kept
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.tree import DraftTree

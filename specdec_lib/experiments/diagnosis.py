@@ -1,7 +1,7 @@
 """What methods that draft from tokens alone would save on recorded answers, and what of the texts explains it.
 
 No model is needed. The recorded tokens decide what any draft would have had accepted
-(:mod:`specdec_lib.decoding.replay`), and the prices of passes what that saves.
+(:mod:`specdec_lib.decoding.loop`), and the prices of passes what that saves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from specdec_lib import methods, paths
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.loop import Limits, Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree

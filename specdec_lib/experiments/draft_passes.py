@@ -23,7 +23,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.sampling import ACCEPT, DRAFT, RESIDUAL, Sampling, distribution, invert_cdfs
 from specdec_lib.decoding.served_models import context_limit, decoder_config, exact_length
 from specdec_lib.decoding.target import Target

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import generate, record
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling

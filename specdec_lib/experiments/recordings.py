@@ -28,8 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import end_tokens, record
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, token_ids, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known

@@ -13,8 +13,7 @@ from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.suffix_array import Match
 from specdec_lib.datastores.tokens import tokenizer_vocabulary
 from specdec_lib.decoding.contract import LAST, Context, WrappedDrafter
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Rest

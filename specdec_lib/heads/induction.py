@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import as_token_lists, record
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import named, replacing
 from specdec_lib.models.fingerprint import fingerprint

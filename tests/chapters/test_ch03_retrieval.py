@@ -13,7 +13,7 @@ from specdec_lib import Sampling, load_model, paths
 from specdec_lib.chapters import ch03_dense_vs_sparse_retrieval as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
 from specdec_lib.decoding.contract import LAST, Capture
-from specdec_lib.decoding.replay import replay
+from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.experiments import prompts as book_prompts
 from specdec_lib.experiments import recorded_runs, stores

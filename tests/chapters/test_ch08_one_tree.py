@@ -13,7 +13,7 @@ import pytest
 from specdec_lib.chapters import one_tree as study
 from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, by_source, highest_score, judged_on, longest_match
 from specdec_lib.datastores import SuffixIndex, build_from_texts
-from specdec_lib.decoding.replay import Trace, replay
+from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices

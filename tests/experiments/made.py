@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from specdec_lib.decoding.loop import Limits
-from specdec_lib.decoding.replay import Trace
+from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording

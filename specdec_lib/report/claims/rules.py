@@ -324,5 +324,12 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
     """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```, and ``all``."""
-    found = {name.replace(" ", "_"): Number(int((judged.verdict == name).sum())) for name in VERDICTS}
+    keys = {
+        HOLDS: "holds",
+        PARTLY: "holds_in_part",
+        FAILS: "does_not_hold_here",
+        UNRESOLVED: "not_resolved",
+        UNTESTABLE: "not_testable_here",
+    }
+    found = {key: Number(int((judged.verdict == name).sum())) for name, key in keys.items()}
     return {"all": Number(len(judged)), **found}
