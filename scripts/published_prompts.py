@@ -30,36 +30,35 @@ _PLD_PLUS, _REST, _DRESD, _SPECDEC_PP = (1.0, 1.0), (0.8, 0.95), (0.7, 0.95), (1
 
 
 class Part(NamedTuple):
-    """Prompts of one task of a set: all of them or the first ``limit``, read with ``options``; the first ``first`` are also
-    decoded with the setting (temperature, top-p) ``sampled``."""
+    """Prompts of one task of a set: all of them or the first ``limit``, read with ``options``; ``sampled`` has by setting
+    (temperature, top-p) how many of them, the first, are also decoded with it."""
 
     task: str
     limit: int | None = None
     options: dict[str, Any] = {}
-    sampled: tuple[float, float] | None = None
-    first: int = 24
+    sampled: dict[tuple[float, float], int] = {}
 
 
 #: The sets by name. HumanEval is continued as it stands (REST) and asked in a chat (SpecDec++).
 SETS = {
     "spec-bench": [
-        Part("spec-bench/mt_bench", sampled=_REST, first=80),
-        Part("spec-bench/summarization", sampled=_PLD_PLUS),
+        Part("spec-bench/mt_bench", sampled={_REST: 80, _PLD_PLUS: 24}),
+        Part("spec-bench/summarization", sampled={_PLD_PLUS: 24}),
         *(Part(f"spec-bench/{subset}") for subset in ("translation", "qa", "math_reasoning", "rag")),
     ],
-    "humaneval": [Part("humaneval", options={"style": "rest"}, sampled=_REST, first=164)],
-    "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled=_SPECDEC_PP, first=164)],
+    "humaneval": [Part("humaneval", options={"style": "rest"}, sampled={_REST: 164})],
+    "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled={_SPECDEC_PP: 164})],
     "mbpp": [Part("mbpp", 100)],
     "codeeditorbench": [
-        Part(f"codeeditorbench/{kind}", sampled=_PLD_PLUS) for kind in ("debug", "translate", "polishment", "switch")
+        Part(f"codeeditorbench/{kind}", sampled={_PLD_PLUS: 24}) for kind in ("debug", "translate", "polishment", "switch")
     ],
-    "xatu": [Part(f"xatu/{source}", 30, sampled=_PLD_PLUS) for source in ("asset", "jfleg", "defacto")],
-    "argrewrite": [Part("argrewrite", 80, sampled=_PLD_PLUS)],
-    "gsm8k": [Part("gsm8k", 100, sampled=_SPECDEC_PP, first=100)],
-    "alpaca": [Part("alpaca", 100, sampled=_SPECDEC_PP, first=100)],
-    "codealpaca": [Part("codealpaca", 100, {"seed": 42}, _DRESD)],
-    "humanevalpack": [Part("humanevalpack/python", 50, sampled=_PLD_PLUS)],
-    "editeval": [Part("editeval", 50, sampled=_PLD_PLUS)],
+    "xatu": [Part(f"xatu/{source}", 30, sampled={_PLD_PLUS: 24}) for source in ("asset", "jfleg", "defacto")],
+    "argrewrite": [Part("argrewrite", 80, sampled={_PLD_PLUS: 24})],
+    "gsm8k": [Part("gsm8k", 100, sampled={_SPECDEC_PP: 100})],
+    "alpaca": [Part("alpaca", 100, sampled={_SPECDEC_PP: 100})],
+    "codealpaca": [Part("codealpaca", 100, {"seed": 42}, {_DRESD: 24})],
+    "humanevalpack": [Part("humanevalpack/python", 50, sampled={_PLD_PLUS: 24})],
+    "editeval": [Part("editeval", 50, sampled={_PLD_PLUS: 24})],
     "quotesum": [Part("quotesum", 50, {"distinct": True})],
 }
 
@@ -76,9 +75,11 @@ def load(
         raise ValueError(f"set is {name!r}; expected one of {', '.join(SETS)}")
     found = []
     for part in SETS[name]:
-        warm = [Sampling(*part.sampled, seed=seed) for seed in range(SEEDS)] if part.sampled else []
         prompts = short_enough(load_task(part.task, root, part.limit, **part.options), tokenizer)
-        found += [(prompt, [Sampling(), *(warm if i < part.first else ())]) for i, prompt in enumerate(prompts)]
+        for i, prompt in enumerate(prompts):
+            settings = [setting for setting, first in part.sampled.items() if i < first]
+            warm = [Sampling(*setting, seed=seed) for setting in settings for seed in range(SEEDS)]
+            found.append((prompt, [Sampling(), *warm]))
     return found
 
 

@@ -148,7 +148,8 @@ def main(
     sets: Annotated[list[str] | None, options.choice(published_prompts.SETS, "may be repeated", "--set")] = None,
     method: Annotated[list[str] | None, options.choice(methods.METHODS, "may be repeated")] = None,
     prompts: Annotated[int | None, options.whole("of each task, the first (default: all)")] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="replay no sampled answers")] = False,
+    only: Annotated[Literal["greedy", "sampled"] | None, typer.Option(help="which answers (default: all)")] = None,
+    seeds: Annotated[int, options.whole("sampled answers of each prompt and setting, at most")] = published_prompts.SEEDS,
     store_tokens: Annotated[int, options.whole("tokens of each datastore, at most")] = 20_000_000,
     dense_tokens: Annotated[int, options.whole("tokens whose states DReSD searches")] = 200_000,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/published"),
@@ -193,7 +194,7 @@ def main(
         found, missing = recorded(model, tokenizer, name)
         print(f"{name}: {sum(map(len, found.values()))} answers are recorded, {missing} are not", flush=True)
         for sampling, own in found.items():
-            if greedy and sampling.temperature:
+            if sampling.seed >= seeds or only == ("sampled" if sampling.greedy else "greedy"):
                 continue
             own = first(own, prompts) if prompts else own
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"

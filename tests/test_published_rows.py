@@ -69,7 +69,7 @@ def test_a_row_counts_what_decoding_does(counted):
 
 def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, monkeypatch):
     folder, options, model, _ = counted
-    published_rows.main(**options, method=["Lookahead"], greedy=True, prompts=1)
+    published_rows.main(**options, method=["Lookahead"], only="greedy", prompts=1)
     before, _ = committed_rows.committed("published", folder / "out", target=model)
     assert list(before[before.method == "Lookahead"].temperature) == [0.0]
     made, rows_of = [], published_rows.rows_of
@@ -92,7 +92,7 @@ def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(co
 
 
 def test_humaneval_is_continued_for_rest_asked_in_a_chat_for_specdec_pp_and_an_unknown_set_refused(tmp_path, tokenizer):
-    count = published_prompts.SETS["humaneval"][0].first + 1
+    count = published_prompts.SETS["humaneval"][0].sampled[0.8, 0.95] + 1
     rows = [HUMANEVAL | {"task_id": f"HumanEval/{k}"} for k in range(count)]
     write(tmp_path / "humaneval/HumanEval.jsonl", jsonl(*rows))
     plain, chat = (published_prompts.load(name, tokenizer, tmp_path) for name in ("humaneval", "humaneval-chat"))
