@@ -50,7 +50,8 @@ SETS = {
     "humaneval-chat": [Part("humaneval", options={"style": "specdec++"}, sampled={_SPECDEC_PP: 164})],
     "mbpp": [Part("mbpp", 100)],
     "codeeditorbench": [
-        Part(f"codeeditorbench/{kind}", sampled={_PLD_PLUS: 24}) for kind in ("debug", "translate", "polishment", "switch")
+        Part(f"codeeditorbench/{kind}", sampled={_PLD_PLUS: 24})
+        for kind in ("debug", "translate", "polishment", "switch")
     ],
     "xatu": [Part(f"xatu/{source}", 30, sampled={_PLD_PLUS: 24}) for source in ("asset", "jfleg", "defacto")],
     "argrewrite": [Part("argrewrite", 80, sampled={_PLD_PLUS: 24})],

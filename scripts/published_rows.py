@@ -149,7 +149,9 @@ def main(
     method: Annotated[list[str] | None, options.choice(methods.METHODS, "may be repeated")] = None,
     prompts: Annotated[int | None, options.whole("of each task, the first (default: all)")] = None,
     only: Annotated[Literal["greedy", "sampled"] | None, typer.Option(help="which answers (default: all)")] = None,
-    seeds: Annotated[int, options.whole("sampled answers of each prompt and setting, at most")] = published_prompts.SEEDS,
+    seeds: Annotated[
+        int, options.whole("sampled answers of each prompt and setting, at most")
+    ] = published_prompts.SEEDS,
     store_tokens: Annotated[int, options.whole("tokens of each datastore, at most")] = 20_000_000,
     dense_tokens: Annotated[int, options.whole("tokens whose states DReSD searches")] = 200_000,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/published"),

@@ -71,8 +71,8 @@ def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **
     write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
 
 
-def on_pld_plus_prompts() -> pd.DataFrame:
-    """The committed rows of greedy answers to the prompts of PLD+'s five tasks, under the book's names of the tasks."""
+def on_pld_plus_prompts(temperature: float = 0) -> pd.DataFrame:
+    """The committed rows of answers to the prompts of PLD+'s five tasks, under the book's names of the tasks."""
     rows = committed("published")[0]
     named = rows["set"].map(INPUT_GUIDED).fillna(rows.task.map(INPUT_GUIDED))
-    return rows.assign(task=named)[(rows.temperature == 0) & named.notna()]
+    return rows.assign(task=named)[(rows.temperature == temperature) & named.notna()]
