@@ -37,7 +37,7 @@ from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.statistics import median
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, PLAIN, build, draft_length
+from specdec_lib.methods import PLAIN, build, draft_length
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
 
@@ -48,9 +48,9 @@ KINDS = {
     "completion": ("code completion", "", 150),
     "chat": ("conversation", "", 50),
 }
-OURS = (PLAIN, "PLD", "PLD+ (h)", "SpecDec", "EAGLE", "One tree")
-#: What ours are compared with in a round: transformers' ways, each with ours that does the same, and llama.cpp's.
-PEERS = {"transformers": PLAIN, "transformers_lookup": "PLD", "transformers_assisted": "SpecDec"}
+#: By the word in the table's keys.
+OURS = {"plain": PLAIN, "pld": "PLD", "h": "PLD+ (h)", "specdec": "SpecDec", "eagle": "EAGLE", "one_tree": "One tree"}
+#: llama.cpp's ways: whether it looks its draft up in the prompt.
 LLAMA = {"llama": False, "llama_lookup": True}
 WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32), 400
 FIRST_TOKEN = (
@@ -133,8 +133,9 @@ def of_llama(file: Path, lookup: bool, new: int) -> Run:
 
 def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[str, list]) -> dict[str, Run]:
     """What can be run here, by name; of the rest it is printed what is missing."""
-    drafters, missing = build(pair, OURS)
-    runs = {_slug(name): of_ours(pair.target, drafter, new, steps[name]) for name, drafter in drafters.items()}
+    drafters, missing = build(pair, list(OURS.values()))
+    known = {word: name for word, name in OURS.items() if name in drafters}
+    runs = {word: of_ours(pair.target, drafters[name], new, steps[name]) for word, name in known.items()}
     runs["transformers"] = of_transformers(plain, new)
     lookup = {"prompt_lookup_num_tokens": draft_length("PLD", {}), "max_matching_ngram_size": 3}
     runs["transformers_lookup"] = of_transformers(plain, new, **lookup)
@@ -145,10 +146,6 @@ def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[st
     missing |= {name: "the extra bench" for name in LLAMA if name not in runs}
     print("".join(f"left out: {name}, which needs {what}\n" for name, what in missing.items()), end="")
     return runs
-
-
-def _slug(name: str) -> str:
-    return METHODS[name].slug if name in METHODS else name
 
 
 #: What each round measured, by kind of prompt and way of decoding.

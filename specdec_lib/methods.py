@@ -92,9 +92,8 @@ SizedMaker = Callable[[Workbench, int], Drafter]
 class Method:
     """A row of :data:`METHODS`."""
 
-    #: In tables and legends, where a variant is ``"name, variant"``; in the names of recorded values.
+    #: In tables and legends, where a variant is ``"name, variant"``.
     name: str
-    slug: str
     #: Of figures; no two rows share both, and colours are apart for colour-blind readers where that is possible.
     color: str
     marker: str
@@ -181,39 +180,39 @@ def _one_tree(bench: Workbench) -> OneTree:
 
 _ROWS = (
     Method(
-        "PLD", "pld", "#0072b2", "s", "Copies what followed the first earlier occurrence of the last tokens.",
+        "PLD", "#0072b2", "s", "Copies what followed the first earlier occurrence of the last tokens.",
         "pld", "saxena2023", PromptLookup,
         lambda bench: PromptLookup(3, bench.length("PLD")), length=10,
         variants={"PLD (transformers' variant)": lambda bench: PromptLookup(2, 10, variant="transformers")},
         sized=lambda bench, width: PromptLookup(3, width - 1),
     ),
     Method(
-        "PLD+ (h)", "h", "#56b4e9", "D", "Copies from the occurrence whose hidden state is nearest to the current one.",
+        "PLD+ (h)", "#56b4e9", "D", "Copies from the occurrence whose hidden state is nearest to the current one.",
         "pld-plus", "somasundaram2025", PromptLookupHidden,
         lambda bench: PromptLookupHidden(bench.layer, bench.length("PLD+ (h)")), length=70, chapters=("04", "06", "07"),
         sized=lambda bench, width: PromptLookupHidden(bench.layer, width - 1),
     ),
     Method(
-        "PLD+ (a)", "a", "#8c6bb1", "^", "Copies from the occurrence that the target's induction heads attend to.",
+        "PLD+ (a)", "#8c6bb1", "^", "Copies from the occurrence that the target's induction heads attend to.",
         "pld-plus", "somasundaram2025", PromptLookupAttention,
         lambda bench: PromptLookupAttention(bench.heads, bench.length("PLD+ (a)")), length=70, chapters=("04", "06", "07"),
         sized=lambda bench, width: PromptLookupAttention(bench.heads, width - 1),
     ),
     Method(
-        "REST", "rest", "#009e73", "v", "Drafts a tree of what most often followed the last tokens in a datastore of text.",
+        "REST", "#009e73", "v", "Drafts a tree of what most often followed the last tokens in a datastore of text.",
         "rest", "he2024", Rest,
         lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10, chapters=("04", "06", "07"),
         sized=lambda bench, width: Rest(bench.sparse, length=bench.length("REST"), choices=width - 1),
         published=("REST-IG",), needs="text",
     ),
     Method(
-        "DReSD", "dresd", "#cc79a7", "P", "Drafts what followed the stored hidden states nearest to the current one.",
+        "DReSD", "#cc79a7", "P", "Drafts what followed the stored hidden states nearest to the current one.",
         "dresd", "gritta2025", Dresd,
         lambda bench: Dresd(bench.dense, length=bench.length("DReSD")), length=10, chapters=("06",),
         published=("DReSD-IBG",), needs="text",
     ),
     Method(
-        "SpecDec", "specdec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
+        "SpecDec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
         "specdec", "leviathan2023", DraftModel,
         lambda bench: DraftModel(_draft(bench), bench.length("SpecDec"), runtime=bench.draft_runtime),
         exact="in distribution", price="token", length=4, network=True,
@@ -222,70 +221,72 @@ _ROWS = (
         published=("SpS", "SpecDec, best K"), needs="draft",
     ),
     Method(
-        "SpecDec++", "specdec_pp", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
+        "SpecDec++", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
         "specdec-pp", "huang2024", SpecDecPP,
         lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
         exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),
         needs="draft",
     ),
     Method(
-        "Token Recycling", "recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
+        "Token Recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
         "token-recycling", "luo2025", TokenRecycling, lambda bench: TokenRecycling(), state="warm",
         chapters=("01", "06", "07"),
         sized=lambda bench, width: TokenRecycling(levels_for(width - 1)),
     ),
     Method(
-        "Lookahead", "lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
+        "Lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
         "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(
-        "SuffixDecoding", "suffix", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
+        "SuffixDecoding", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
         "suffix-decoding", "oliaro2025", SuffixDecoding, lambda bench: SuffixDecoding(), state="warm", chapters=("07",),
         variants={"SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse)},
         sized=lambda bench, width: SuffixDecoding(most=width - 1),
     ),
     Method(
-        "SAM-Decoding", "sam", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
+        "SAM-Decoding", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
         "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(TokenRecycling(), bench.sparse),
         state="warm", chapters=("07",), needs="text",
         sized=lambda bench, width: SamDecoding(TokenRecycling(levels_for(width - 1)), bench.sparse, width - 1),
     ),
     Method(
-        "Medusa", "medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
+        "Medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
         "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("04", "07"),
         variants={"Medusa, grown tree": lambda bench: Medusa.grown(bench.target, bench.draft_heads("medusa"))},
         network=True,
         needs="training", sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
     ),
     Method(
-        "Hydra", "hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
+        "Hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
         "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("04", "07"),
         variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
         price="level", network=True,
         needs="training", sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
     ),
     Method(
-        "EAGLE", "eagle", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
+        "EAGLE", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
         "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("04", "07"),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
         price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
-        "EAGLE-2", "eagle2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
+        "EAGLE-2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
         "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
         price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
-        "One tree", "one_tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
+        "One tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
         "one-tree", "wang2025", OneTree,
         _one_tree, state="warm", chapters=("06",), network=True, needs="several",
     ),
 )  # fmt: skip
 
 #: The methods by name, in the book's order.
+#:
+#: :meta hide-value:
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
@@ -310,12 +311,6 @@ def method_of(name: str) -> Method | None:
 def published_as(name: str) -> str:
     """The method that a name in a paper's table stands for; the name itself where there is none."""
     return next((row.name for row in METHODS.values() if name in row.published), name)
-
-
-def slug(name: str) -> str:
-    """Return the short name of a method, or of plain decoding, in the names of recorded values."""
-    check_names([name])
-    return METHODS[name].slug if name in METHODS else PLAIN
 
 
 def exact(names: Collection[str]) -> tuple[str, ...]:

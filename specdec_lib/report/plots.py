@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,14 @@ def color(method: str) -> str:
     return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
 
 
+def shades(names: Collection[str]) -> dict[str, str]:
+    """A colour by name: a method has its own, the others take in turn those of the palette that none of these methods has."""
+    known = {name: color(name) for name in names if name in methods.METHODS or name == methods.PLAIN}
+    free = [shade for shade in PALETTE if shade not in known.values()] or list(PALETTE)
+    others = [name for name in names if name not in known]
+    return known | {name: free[place % len(free)] for place, name in enumerate(others)}
+
+
 def marker(method: str) -> str:
     """Return the marker of a method; another name has that of the first method of its colour."""
     if method in methods.METHODS:
@@ -175,10 +183,15 @@ def bars(
     """
     own = ax is None
     ax = new()[1] if ax is None else ax
-    width = 0.8 / max(len(series), 1)
+    width, own_colors = 0.8 / max(len(series), 1), shades(series)
     for place, (method, heights) in enumerate(series.items()):
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
-        look = {"color": color(method), "edgecolor": "white", "linewidth": 0, "hatch": HATCHES[place % len(HATCHES)]}
+        look = {
+            "color": own_colors[method],
+            "edgecolor": "white",
+            "linewidth": 0,
+            "hatch": HATCHES[place % len(HATCHES)],
+        }
         ax.bar(x, points(heights), width=width * 0.92, label=method, **look)
         whiskers(ax, x, heights)
     labels = [textwrap.fill(group.replace("-", " "), 10, break_long_words=False) for group in groups]
@@ -223,13 +236,14 @@ def panels(
     # Marks tell lines of one method apart. If all are of one, colours do too: the first has its colour.
     lines = Counter(label.partition(", ")[0] for label in set(labels))
     alone = len(lines) == 1
-    shades = list(dict.fromkeys((color(labels[0].partition(", ")[0]), *PALETTE))) if alone else []
+    own = shades(list(dict.fromkeys(label.partition(", ")[0] for label in labels)))
+    by_variant = list(dict.fromkeys((*own.values(), *PALETTE)))
     for place, (ax, (title, curves)) in enumerate(zip(axes.flat, content.items(), strict=False)):
         for label, (x, y) in curves.items():
             method, _, variant = label.partition(", ")
             number = variants.index(variant)
             look = {
-                "color": shades[number % len(shades)] if alone else color(method),
+                "color": by_variant[number % len(by_variant)] if alone else own[method],
                 "linestyle": _DASHES[number % len(_DASHES)],
                 "marker": _MARKS[number % len(_MARKS)] if lines[method] > 1 else marker(method),
                 "markevery": None if markers else max(1, len(x) // 5),
@@ -261,11 +275,14 @@ def ratios(
     ``cases`` has, by case from the top down, the ratio by series; None and a value that is no number are left out.
     """
     series = list(dict.fromkeys(name for row in cases.values() for name in row))
-    figure, ax = new(7.2, 1.3 + 0.42 * len(cases))
+    figure, ax = new(7.2, 1.3 + max(0.42, 0.1 + 0.09 * len(series)) * len(cases))
     ax.axvline(reference, **_REFERENCE)
+    for row in range(1, len(cases)):
+        ax.axhline(row - 0.5, color="#d9d9d9", linewidth=0.6)
+    own = shades(series)
     for place, name in enumerate(series):
-        shift = (place - (len(series) - 1) / 2) * 0.8 / max(len(series), 1)
-        look = {"color": PALETTE[place % len(PALETTE)], "marker": _MARKS[place % len(_MARKS)]}
+        shift = (place - (len(series) - 1) / 2) * 0.72 / max(len(series), 1)
+        look = {"color": own[name], "marker": _MARKS[place % len(_MARKS)]}
         drawn = [(i + shift, row[name]) for i, row in enumerate(cases.values()) if row.get(name) is not None]
         drawn = [(y, value) for y, value in drawn if value.value == value.value]
         ax.plot([value.value for _, value in drawn], [y for y, _ in drawn], linestyle="", label=name, **look)
@@ -273,7 +290,7 @@ def ratios(
             if value.known:
                 ax.hlines(y, value.low, value.high, color=look["color"], linewidth=1.4)
     ax.set_yticks(range(len(cases)), list(cases))
-    ax.invert_yaxis()
+    ax.set_ylim(len(cases) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     if logarithmic:
         logarithmic_axis(ax)

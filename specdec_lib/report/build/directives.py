@@ -245,6 +245,12 @@ def _skip_undescribed_field(app: Sphinx, what: str, name: str, member: Any, skip
     return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
+def _keep_colons(app: Sphinx, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon takes what stands before the first colon of an attribute's description for its type; an empty one keeps the text."""
+    if what in ("attribute", "data", "property") and lines:
+        lines[0] = f": {lines[0]}"
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the roles with Sphinx."""
     app.add_directive("holds-if", HoldsIf)
@@ -256,6 +262,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("num", Num())
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's
     app.connect("builder-inited", _draw_pictures)
     app.connect("config-inited", _name_packages)
     app.connect("config-inited", _share_among_processes)

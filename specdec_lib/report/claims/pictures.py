@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.claims import rules
 from specdec_lib.report.numbers import Number
@@ -88,7 +87,11 @@ WAYS = {
     "transformers_lookup": "transformers, prompt lookup",
     "transformers_assisted": "transformers, assisted",
     "plain": "plain",
-    **{METHODS[name].slug: name for name in ("PLD", "PLD+ (h)", "SpecDec", "EAGLE", "One tree")},
+    "pld": "PLD",
+    "h": "PLD+ (h)",
+    "specdec": "SpecDec",
+    "eagle": "EAGLE",
+    "one_tree": "One tree",
     "llama": "llama.cpp, 4 bits",
     "llama_lookup": "llama.cpp, prompt lookup",
 }

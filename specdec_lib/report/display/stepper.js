@@ -206,7 +206,10 @@
       show(found < 0 ? Infinity : found);
       reached = kept;
     });
-    prompt.addEventListener("change", () => show(1));
+    // What is shown first has a draft, where there is one.
+    const opening = () => Math.max(1, run().states.findIndex((state) => state.step && state.step.t.length));
+    method.value = Math.max(0, examples[0].runs.findIndex((one) => one.method !== "plain"));
+    prompt.addEventListener("change", () => show(opening()));
     price.addEventListener("change", () => show(place()));
     slider.addEventListener("input", () => show(place()));
     live.addEventListener("keydown", (event) => {
@@ -218,7 +221,7 @@
     });
 
     root.specdecMove = (steps) => show(place() + steps);
-    show(1);
+    show(opening());
     root.prepend(live);
     root.classList.add("is-live");
     context.scrollTop = context.scrollHeight; // before, the box was not on the page and had no height

@@ -7,6 +7,7 @@ import method_examples
 import pytest
 
 from specdec_lib import load_model
+from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
 from specdec_lib.report.build import directives
@@ -49,6 +50,14 @@ def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(example
         assert [own["method"] for own in example["runs"]] == ["PLD", "plain"]
         assert len({output(viewer.data, own) for own in example["runs"]}) == 1, "greedy decoding is lossless"
     assert shown.root and shown.path and viewer.static in viewer.to_html()
+
+
+@pytest.mark.parametrize("page", method_examples.PAGES)
+def test_a_committed_viewer_has_the_prices_that_the_library_has(page):
+    curve = CURVES["cpu"].curve(512)
+    for example in method_pictures.read(page)[1].data["examples"]:
+        steps = [step for own in example["runs"] for step in own["steps"]]
+        assert [step["c"][0] for step in steps] == [round(float(curve[step["w"] - 1]), 4) for step in steps]
 
 
 @pytest.mark.parametrize("page", ["one-verifier", *(METHODS[name].page for name in ("PLD", "DReSD", "One tree"))])
