@@ -28,6 +28,7 @@ def test_every_method_has_a_colour_and_a_marker_of_its_own():
     names = [methods.PLAIN, *methods.METHODS]
     assert len({plots.color(name) for name in names}) == len({plots.marker(name) for name in names}) == len(names)
     assert plots.color("a method of tomorrow") in plots.PALETTE
+    assert len({*plots.shades(["PLD", *"abcdefg"]).values()}) == 8, "others share no colour until the palette ends"
 
 
 def test_bars_and_lines_have_their_heights_and_whiskers_at_the_known_ends():
