@@ -237,6 +237,9 @@ def panels(
     lines = Counter(label.partition(", ")[0] for label in set(labels))
     alone = len(lines) == 1
     own = shades(list(dict.fromkeys(label.partition(", ")[0] for label in labels)))
+    marks = {
+        name: marker(name) if color(name) == shade else _MARKS[i % 8] for i, (name, shade) in enumerate(own.items())
+    }
     by_variant = list(dict.fromkeys((*own.values(), *PALETTE)))
     for place, (ax, (title, curves)) in enumerate(zip(axes.flat, content.items(), strict=False)):
         for label, (x, y) in curves.items():
@@ -245,7 +248,7 @@ def panels(
             look = {
                 "color": by_variant[number % len(by_variant)] if alone else own[method],
                 "linestyle": _DASHES[number % len(_DASHES)],
-                "marker": _MARKS[number % len(_MARKS)] if lines[method] > 1 else marker(method),
+                "marker": _MARKS[number % len(_MARKS)] if lines[method] > 1 else marks[method],
                 "markevery": None if markers else max(1, len(x) // 5),
             }
             drawn = [*ax.plot(x, points(y), label=label, **look), *whiskers(ax, x, y, look["color"])]
