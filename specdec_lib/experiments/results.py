@@ -72,7 +72,7 @@ def rate(
 ) -> Interval | dict[object, Interval]:
     """A ratio of sums over the outputs, or by group (:data:`ALL` and each value of the columns ``by``).
 
-    Its 95 % interval is that of 2,000 bootstrap samples, which draw as many prompts with replacement.
+    Its 95 % interval is that of bootstrap samples, which draw as many prompts with replacement.
     """
     return _by(runs, by, lambda frame: _interval(frame, value, lambda a, b: a / b))
 

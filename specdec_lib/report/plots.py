@@ -181,13 +181,14 @@ def bars(
     ``series`` has a height a group by method: NaN leaves a gap, and an interval has a whisker. Names of groups are broken to
     fit.
     """
-    own = ax is None
+    alone = ax is None
     ax = new()[1] if ax is None else ax
-    width, own_colors = 0.8 / max(len(series), 1), shades(series)
+    width = 0.8 / max(len(series), 1)
+    own = shades(series)
     for place, (method, heights) in enumerate(series.items()):
         x = [group - 0.4 + width * (place + 0.5) for group in range(len(groups))]
         look = {
-            "color": own_colors[method],
+            "color": own[method],
             "edgecolor": "white",
             "linewidth": 0,
             "hatch": HATCHES[place % len(HATCHES)],
@@ -200,7 +201,7 @@ def bars(
     if reference is not None:
         ax.axhline(reference, **_REFERENCE)
     ax.set_ylabel(ylabel)
-    if own:
+    if alone:
         _legend(ax.figure)
     return ax.figure
 
@@ -238,7 +239,8 @@ def panels(
     alone = len(lines) == 1
     own = shades(list(dict.fromkeys(label.partition(", ")[0] for label in labels)))
     marks = {
-        name: marker(name) if color(name) == shade else _MARKS[i % 8] for i, (name, shade) in enumerate(own.items())
+        name: marker(name) if color(name) == shade else _MARKS[i % len(_MARKS)]
+        for i, (name, shade) in enumerate(own.items())
     }
     by_variant = list(dict.fromkeys((*own.values(), *PALETTE)))
     for place, (ax, (title, curves)) in enumerate(zip(axes.flat, content.items(), strict=False)):
