@@ -33,8 +33,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise FileNotFoundError(f"there is no folder {path.parent}; make it before {path.name} is written there")
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     aside.touch(exist_ok=False)
+    mode = aside.stat().st_mode
     try:
         yield aside
+        aside.chmod(mode)  # safetensors makes another file there, which only its owner may read
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)
