@@ -36,7 +36,7 @@ from specdec_lib.experiments.recorded_runs import replay_all, replay_each, run_a
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of, wanted
+from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of
 from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, MedusaHeads
 from specdec_lib.heads.training import rate_factor
 
@@ -153,7 +153,7 @@ def passes_by_rule(head: EagleHead, ends: Ends, text: Text) -> tuple[int, float,
         ranks = max(children for way, children in EAGLE.items() if len(way) == depth - 1)
         q = head.logits(ends, depth, features[there]).softmax(-1)
         ranked.append((q.topk(ranks, dim=-1).indices == tokens[:, None]).float())
-        released.append(accepted_as(wanted(states, ends), q, tokens, ranks))
+        released.append(accepted_as(ends.logits(states).softmax(-1), q, tokens, ranks))
     count = int(batch.where.sum())
     return count, expected_passes(ranked, count), expected_passes(released, count)
 

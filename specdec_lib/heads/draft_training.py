@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from specdec_lib.heads.training import check_settings
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
+#: Rows of logits that are in memory together: those of a whole batch fill gigabytes, and take longer to write than to compute.
+ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,26 @@ class Batch:
         return there, self.tokens[rows, places + 1 + depth], self.states[rows, places + depth]
 
 
-@torch.no_grad()
-def wanted(states: torch.Tensor, ends: Ends) -> torch.Tensor:
-    """The target's own distributions for its states."""
-    return ends.logits(states).softmax(-1)
+class SumInParts(torch.autograd.Function):
+    """The sum of ``loss_of(part, rows)`` over parts of :data:`ROWS` rows of features; ``weights`` are those that it trains."""
+
+    @staticmethod
+    def forward(ctx, loss_of: Callable[[torch.Tensor, slice], torch.Tensor], features, *weights):
+        total, ctx.gradients = features.new_zeros(()), [torch.zeros_like(each) for each in (features, *weights)]
+        for first in range(0, len(features), ROWS):
+            rows = slice(first, first + ROWS)
+            part = features[rows].detach().requires_grad_()
+            with torch.enable_grad():
+                loss = loss_of(part, rows)
+            total += loss.detach()
+            ctx.gradients[0][rows], *of_weights = torch.autograd.grad(loss, [part, *weights])
+            for own, more in zip(ctx.gradients[1:], of_weights, strict=True):
+                own += more
+        return total
+
+    @staticmethod
+    def backward(ctx, of_total):
+        return None, *(of_total * gradient for gradient in ctx.gradients)
 
 
 def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None) -> torch.Tensor:
@@ -119,8 +137,13 @@ def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator 
         there, tokens, seen = batch.ahead(depth)
         if not len(tokens):
             break
-        logits = head.logits(ends, depth, features[there])
-        each = F.cross_entropy(logits, wanted(seen, ends) if recipe.labels == "target" else tokens)
+
+        def loss_of(part: torch.Tensor, rows: slice, depth=depth, tokens=tokens, seen=seen) -> torch.Tensor:
+            labels = ends.logits(seen[rows]).detach().softmax(-1) if recipe.labels == "target" else tokens[rows]
+            return F.cross_entropy(head.logits(ends, depth, part), labels, reduction="sum")
+
+        own = [head.out[depth - 1].weight] if hasattr(head, "out") else []
+        each = SumInParts.apply(loss_of, features[there], *own) / len(tokens)
         total = total + recipe.weight * recipe.decay ** (depth - 1) * each
         if depth == 1 and recipe.regression:
             total = total + recipe.regression * F.smooth_l1_loss(features[there], seen)

@@ -205,11 +205,6 @@ def test_every_way_in_draws_by_seed_prompt_and_position(even):
     equal = [(a == b).mean() for a, b in itertools.combinations(table, 2)]
     assert max(equal) < 0.2 and np.mean(equal) < 0.02
     # A token is the whole part of 96 u: half a step is added to make it even on [0, 1).
-    assert kolmogorov((table.ravel() + 0.5) / VOCABULARY) < 2.2
-
-
-def kolmogorov(numbers: np.ndarray) -> float:
-    """Largest distance of the empirical distribution from the even one on [0, 1), in units of 1 / sqrt(n)."""
-    steps = np.arange(1, len(numbers) + 1) / len(numbers)
-    above = steps - np.sort(numbers)
-    return max(above.max(), 1 / len(numbers) - above.min()) * len(numbers) ** 0.5
+    numbers = np.sort((table.ravel() + 0.5) / VOCABULARY)
+    above = np.arange(1, len(numbers) + 1) / len(numbers) - numbers
+    assert max(above.max(), 1 / len(numbers) - above.min()) * len(numbers) ** 0.5 < 2.2  # Kolmogorov's distance

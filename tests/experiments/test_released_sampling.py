@@ -25,11 +25,6 @@ def a_tree_and_its_target(seed):
     return tree, torch.from_numpy(rng.dirichlet(np.ones(VOCABULARY), size=len(tree) + 1))
 
 
-def drawer(probabilities, seed):
-    rng = np.random.default_rng(seed)
-    return lambda node: invert_cdf(probabilities[node + 1], rng.random())
-
-
 def first_tokens(tree, accept):
     counts, lengths = Counter(), []
     for _ in range(DRAWS):
@@ -63,7 +58,11 @@ def released_acceptance(tree: DraftTree, draw, rule: str) -> tuple[list[int], in
 @pytest.mark.parametrize("seed", range(2))
 def test_the_law_and_the_expected_length_are_those_of_the_rule(rule, seed):
     tree, p = a_tree_and_its_target(seed)
-    draw = drawer(p, 100 + seed)
+    rng = np.random.default_rng(100 + seed)
+
+    def draw(node):
+        return invert_cdf(p[node + 1], rng.random())
+
     counts, length, error = first_tokens(tree, lambda: released_acceptance(tree, draw, rule))
     law = released_sampling.released_law(tree, p, rule)
     assert float(law.sum()) == pytest.approx(1.0, abs=1e-12)

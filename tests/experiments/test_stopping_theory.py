@@ -182,13 +182,6 @@ def random_policy(rounds: Rounds, rng: np.random.Generator) -> Policy:
     return [*(rng.random(len(c)) < share for c in rounds.contexts[:-1]), rounds.fixed(1)[-1]]
 
 
-def bound_of(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> float:
-    """The threshold of the theorem."""
-    return stopping_theory.stopping_threshold(
-        costs, stopping_theory.delta(rounds, costs, stopping_theory.cases(rounds, costs, ending, stops))
-    )
-
-
 def endless_of(rounds: Rounds, costs: Costs, stops: Policy) -> Ending:
     found = stopping_theory.outcome(rounds, stops)
     return stopping_theory.endless(rounds, found.relative(costs), found.cost(costs))
@@ -203,7 +196,8 @@ def test_the_theorem_never_fails():
         rounds, costs = Rounds.of(pair, int(rng.integers(2, 7))), random_costs(rng)
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)
-            bound = bound_of(rounds, costs, ending, stops)
+            cases = stopping_theory.cases(rounds, costs, ending, stops)
+            bound = stopping_theory.stopping_threshold(costs, stopping_theory.delta(rounds, costs, cases))
             assert stopping_theory.counterexamples(rounds, compare(rounds, costs, ending, stops), bound) == 0
             applied += sum(int((1 - alive >= bound).sum()) for alive in rounds.alive[:-1])
     assert applied > INSTANCES

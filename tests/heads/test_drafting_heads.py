@@ -119,6 +119,22 @@ def test_eagle_s_published_loss_by_hand(corpora):
     assert float(head_loss(head, ends, Batch.of(texts, ends.device))) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_loss_grows_along_its_gradient_as_fast_as_that_says(corpora, monkeypatch, kind):
+    monkeypatch.setattr(draft_training, "ROWS", 7)  # several parts, and a last one that is not full
+    model, texts = corpora("llama-gqa")
+    head, ends = made(kind, model), Ends(model)
+    batch, weights, losses = Batch.of(texts, ends.device), list(head.parameters()), []
+    head_loss(head, ends, batch).backward(inputs=weights)
+    slope = sum(float(each.grad.square().sum()) for each in weights)
+    with torch.no_grad():
+        for step in (1e-2, -2e-2):
+            for each in weights:
+                each += step / slope**0.5 * each.grad
+            losses.append(float(head_loss(head, ends, batch)))
+    assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(slope**0.5, rel=0.02)
+
+
 def test_accuracies_are_counted_along_the_answer(corpora):
     model, texts = corpora("llama-gqa")
     head, ends = made("hydra", model), Ends(model)

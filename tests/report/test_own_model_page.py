@@ -98,11 +98,6 @@ def trains_a_pair(words: list[str]) -> None:
     assert pair[0][1].get_vocab() == pair[1][1].get_vocab()
 
 
-def starts(words: list[str]) -> None:
-    """The script is there and explains itself: what it does takes hours."""
-    run_script([*words, "--help"])
-
-
 def papermill_words(words: list[str]) -> None:
     """The notebook of a papermill command has its parameters."""
     declared = params.declared_parameters(ROOT / next(word for word in words if word.endswith(".ipynb")))
@@ -137,7 +132,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib (book|check|claims)", lambda words: options(words[3:])),  # these need executed notebooks
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
     (r"python scripts/train_fixture.py", trains_a_pair),
-    (r"python scripts/record_answers.py", starts),
+    (r"python scripts/record_answers.py", lambda words: run_script([*words, "--help"])),  # all of it takes hours
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", lambda words: None),  # tests/report/test_pages.py looks its target up
     (r"(pip install|conda env create) ", installs),
