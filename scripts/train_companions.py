@@ -85,8 +85,10 @@ def train_drafting(
         shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
         path = folder / f"{kind}.safetensors"
         head = KINDS[kind].load(path) if go_on else KINDS[kind].for_target(target, **shape.get(kind, {}))
-        before = {"before": head.story, "answers_of_an_epoch": len(training)} if go_on else {}
-        before |= {name: head.story[name] for name in ("answers", "predictions") if go_on}  # these are among those
+        before = {}
+        if go_on:  # these answers are among those of before
+            before = {name: head.story[name] for name in ("answers", "predictions")}
+            before |= {"before": head.story, "answers_of_an_epoch": len(training)}
         train_heads(head.requires_grad_(True).train(), target, training, held_out, settings)
         head.story |= about(began, target.device) | before
         head.save(path)
