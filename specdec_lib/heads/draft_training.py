@@ -102,7 +102,7 @@ class Batch:
         return there, self.tokens[rows, places + 1 + depth], self.states[rows, places + depth]
 
 
-class SumInParts(torch.autograd.Function):
+class _SumInParts(torch.autograd.Function):
     """The sum of ``loss_of(part, rows)`` over parts of :data:`ROWS` rows of features; ``weights`` are those that it trains."""
 
     @staticmethod
@@ -143,7 +143,7 @@ def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator 
             return F.cross_entropy(head.logits(ends, depth, part), labels, reduction="sum")
 
         own = [head.out[depth - 1].weight] if hasattr(head, "out") else []
-        each = SumInParts.apply(loss_of, features[there], *own) / len(tokens)
+        each = _SumInParts.apply(loss_of, features[there], *own) / len(tokens)
         total = total + recipe.weight * recipe.decay ** (depth - 1) * each
         if depth == 1 and recipe.regression:
             total = total + recipe.regression * F.smooth_l1_loss(features[there], seen)
