@@ -68,7 +68,7 @@ COMPANIONS := _build/companions
 define step
 	@[ -e $(COMPANIONS)/$(1).done ] || { echo "== $(1)"; $(PY) $(2); mkdir -p $(COMPANIONS); touch $(COMPANIONS)/$(1).done; }
 endef
-companions: venv  ## remake what SmolLM2 drafts with, its recordings and examples: an hour with a GPU, by arithmetic some 70 hours on two cores
+companions: venv  ## make anew what SmolLM2 drafts with, its recordings and examples: an hour with a GPU, by arithmetic some 70 hours on two cores
 	@echo "An hour with a GPU, by arithmetic some 70 hours on two cores; the same command goes on where it was interrupted."
 	$(call step,answers,scripts/own_answers.py)
 	$(call step,drafts,scripts/train_draft.py)

@@ -2,14 +2,16 @@
 
 The acceptance heads are of the draft model that choose_draft.py ships. They learn from greedy answers, where a drafted token is
 accepted if it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
-``--go-on`` trains heads further that draft, as EAGLE's and Hydra's were after their first training on a GPU:
-``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``, ``--kind hydra --go-on --part 2000 --epochs 2 --rate 3.125e-5``.
+``--go-on`` trains heads further that draft, on a processor with products in bfloat16. So EAGLE's and Hydra's went on from their
+files of commit f658062f: ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``, and ``--kind hydra --go-on --part 2000
+--epochs 2 --rate 3.125e-5``. They replace a file only if their held-out loss is less.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,8 +27,8 @@ from specdec_lib import load_model, paths
 from specdec_lib.commands import options
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance_data import Response, examples
-from specdec_lib.heads.draft_training import HeadTraining, Text, train_heads
-from specdec_lib.heads.drafting import KINDS
+from specdec_lib.heads.draft_training import HeadTraining, Text, mean_loss, train_heads
+from specdec_lib.heads.drafting import KINDS, DraftHead, Ends
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
@@ -66,32 +68,44 @@ def about(began: float, device: torch.device) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - began), "torch": torch.__version__, "device": name}
 
 
+def to_go_on(path: Path, target: PreTrainedModel, answers: int, settings: HeadTraining) -> DraftHead:
+    """A head that learned from these answers; another choice of them would hold out some that it knows."""
+    head = KINDS[path.stem].load(path, target).to(target.device)
+    before = head.story["answers"], head.story["training"]["seed"]
+    if before != (answers, settings.seed):
+        sys.exit(f"{path} learned from {before[0]} answers with seed {before[1]}, not {answers} with {settings.seed}")
+    return head
+
+
 def train_drafting(
     kinds: list[str], rows: list[dict], out: Path, device: str, settings: HeadTraining, part: int | None, go_on: bool
 ) -> None:
     """Heads of some kinds, and how often their choices were right on answers held out."""
     target, _ = load_model("smollm2", device, "float32")
-    training = texts(target, [row for place, row in enumerate(rows) if place % HELD_OUT][:part])
+    folder, learned = out / "heads", [row for place, row in enumerate(rows) if place % HELD_OUT]
+    known = {kind: to_go_on(folder / f"{kind}.safetensors", target, len(learned), settings) for kind in kinds if go_on}
+    training = texts(target, learned[:part])
     held_out = texts(target, rows[::HELD_OUT])
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
     if target.device.type == "cpu":
         target.to(torch.bfloat16)  # whose products take a processor half as long
-    folder = out / "heads"
     folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
         began = time.monotonic()
         torch.manual_seed(settings.seed)
         # Hydra has a depth fewer, because its files grow with the square of the depths.
         shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
-        path = folder / f"{kind}.safetensors"
-        head = KINDS[kind].load(path) if go_on else KINDS[kind].for_target(target, **shape.get(kind, {}))
-        before = {}
+        head = known[kind] if go_on else KINDS[kind].for_target(target, **shape.get(kind, {}))
+        before, loss = {}, float("inf")
         if go_on:  # these answers are among those of before
+            loss = mean_loss(head, Ends(target), held_out, settings)
             before = {name: head.story[name] for name in ("answers", "predictions")}
-            before |= {"before": head.story, "answers_of_an_epoch": len(training)}
+            before |= {"before": head.story | {"held_out": loss}, "answers_of_an_epoch": len(training)}
         train_heads(head.requires_grad_(True).train(), target, training, held_out, settings)
-        head.story |= about(began, target.device) | before
-        head.save(path)
+        head.story |= about(began, target.device) | before | {"products": str(target.dtype)}
+        if min(epoch["held_out"] for epoch in head.story["curve"]) >= loss:
+            sys.exit(f"the held-out loss of {kind} is not below {loss:.4f} in any epoch; the file stays as it was")
+        head.save(folder / f"{kind}.safetensors")
         print(kind, json.dumps(head.story["curve"]), [row[0] for row in head.accuracies], flush=True)
 
 
@@ -163,6 +177,10 @@ def main(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
     chosen = [rows[i] for i in order.tolist()]
     kinds = kind or ALL
+    if (go_on or part or rate) and not set(kinds) <= set(KINDS):
+        raise typer.BadParameter(
+            f"--go-on, --part and --rate are for heads that draft; add --kind {' --kind '.join(KINDS)}"
+        )
     if drafting := [name for name in kinds if name in KINDS]:
         train_drafting(drafting, chosen, out, device, HeadTraining(epochs, batch, rate, seed), part, go_on)
     if "acceptance" in kinds:

@@ -139,7 +139,8 @@ def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator 
             break
 
         def loss_of(part: torch.Tensor, rows: slice, depth=depth, tokens=tokens, seen=seen) -> torch.Tensor:
-            labels = ends.logits(seen[rows]).detach().softmax(-1) if recipe.labels == "target" else tokens[rows]
+            with torch.no_grad():
+                labels = ends.logits(seen[rows]).softmax(-1) if recipe.labels == "target" else tokens[rows]
             return F.cross_entropy(head.logits(ends, depth, part), labels, reduction="sum")
 
         own = [head.out[depth - 1].weight] if hasattr(head, "out") else []
@@ -189,11 +190,10 @@ def train_heads(
     settings: HeadTraining = HeadTraining(),
     progress: bool = True,
 ) -> DraftHead:
-    """Train new heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
+    """Train heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
 
-    Gives the head in evaluation mode, its weights rounded to bfloat16. Its ``story`` holds the settings, the number of answers and
-    predictions, the epoch kept, the ``accuracies`` on ``held_out`` and the ``curve``: for each epoch ``epoch``, ``loss`` (of the
-    training batches) and ``held_out``.
+    Gives the head in evaluation mode, its weights rounded to bfloat16. Its ``story`` has the settings, the numbers of answers and
+    predictions, the ``accuracies`` on ``held_out`` and the ``curve``: each epoch's ``loss`` on training batches and ``held_out``.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):
