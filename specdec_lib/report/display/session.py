@@ -5,19 +5,34 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
 from specdec_lib.report import params
 from specdec_lib.report.display import run_context
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specdec_lib.experiments.evidence import Evidence
+
 _INJECTED = "# Parameters"
 
 
-def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of this run; called in the cell after the parameters.
+class Parameters(dict[str, Any]):
+    """The parameters of a run by name; ``changed`` names those that are not as the notebook declares them."""
+
+    changed: tuple[str, ...] = ()
+
+
+#: Parameters that change where a notebook runs and how much of it, and nothing of what a row counts.
+_NOT_MEASURED = ("profile", "device", "own_prompts")
+
+
+def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()) -> Parameters:
+    """Return the parameters of this run; called in the cell after the parameters. Those of ``only_timed`` change no row.
 
     papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
     type; the sources of both are read back from IPython's history. UsageError if one is unknown or of another type,
@@ -35,7 +50,64 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     plots.use_style()
     if run_context.current() is not None:
         end_with_parent(os.getppid())
-    return {name: checked[name] for name in declared}
+    found = Parameters({name: checked[name] for name in declared})
+    found.changed = tuple(
+        name
+        for name, parameter in declared.items()
+        if found[name] != parameter.default and name not in (*_NOT_MEASURED, *only_timed)
+    )
+    return found
+
+
+def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) -> Evidence:
+    """The rows of a chapter for the models of this run, by their part: ``target``, ``draft``."""
+    from specdec_lib.experiments.evidence import Evidence
+    from specdec_lib.report.display import provenance
+
+    return Evidence(
+        chapter, models, parameters.changed, parameters.get("own_prompts", 1), {"commit": provenance.commit()}
+    )
+
+
+def evidence_table(evidence: Evidence) -> Any:
+    """What was made again of the rows that this page shows, for its end."""
+    import pandas as pd
+
+    from specdec_lib.report.display import tables
+
+    if evidence.own:
+        return Notice("Your own run", f"These rows were made live, for other parameters: {', '.join(evidence.own)}.")
+    rows = [
+        {
+            "rows": outcome.name,
+            "count": outcome.rows,
+            "prompts": outcome.prompts,
+            "here": outcome.here,
+            "again": outcome.again,
+            "made": outcome.made,
+            "equal": outcome.made - outcome.rounded,
+            "rounded": outcome.rounded,
+            "unchecked": ", ".join(outcome.unchecked) or "–",
+        }
+        for outcome in evidence.outcomes
+    ]
+    return tables.Table(
+        pd.DataFrame(rows),
+        f"tab-{evidence.chapter}-rows",
+        f"The rows behind this page, and those that were made again when it was built (sample {evidence.seed}). Prompts whose data "
+        "set is not on this machine cannot be drawn, and methods whose datastore differs here are left out.",
+        {
+            "rows": "Rows",
+            "count": "Count",
+            "prompts": "Prompts",
+            "here": "On this machine",
+            "again": "Drawn",
+            "made": "Rows made again",
+            "equal": "Equal",
+            "rounded": "Differ by rounding",
+            "unchecked": "Methods left out",
+        },
+    )
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
