@@ -175,6 +175,11 @@ class Evidence:
     folder: Path | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
+    @property
+    def published(self) -> bool:
+        """Whether the rows of this run are those that are committed."""
+        return not self.own
+
     def rows(
         self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]] = {}
     ) -> pd.DataFrame:

@@ -6,12 +6,13 @@ import ast
 import json
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
-from specdec_lib.report import params
-from specdec_lib.report.display import run_context
+from specdec_lib.report import params, run_context
+from specdec_lib.report.display import tables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,26 +70,25 @@ def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) ->
     )
 
 
-def evidence_table(evidence: Evidence) -> Any:
-    """What was made again of the rows that this page shows, for its end."""
+def evidence_table(evidence: Evidence) -> tables.Table:
+    """The last table of a chapter: what was made again of the rows that this page shows; of a reader's own run, its numbers
+    compared with the published ones."""
     import pandas as pd
 
-    from specdec_lib.report.display import tables
+    from specdec_lib.report import numbers
 
     if evidence.own:
-        return Notice("Your own run", f"These rows were made live, for other parameters: {', '.join(evidence.own)}.")
+        run = run_context.current()
+        own = numbers.read((run.folder if run else Path()) / f"{evidence.chapter}.csv")
+        known = numbers.read(numbers.COMMITTED / f"{evidence.chapter}.csv")
+        rows = [{"key": key, "own": format(own[key], ".4g"), "published": format(known[key], ".4g")}
+                for key in own if key in known and not own[key].timed]  # fmt: skip
+        caption = "The numbers of this run compared with the published ones, which the sentences of this page speak of."
+        columns = {"key": "Number", "own": "Your run", "published": "Published"}
+        return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
     rows = [
-        {
-            "rows": outcome.name,
-            "count": outcome.rows,
-            "prompts": outcome.prompts,
-            "here": outcome.here,
-            "again": outcome.again,
-            "made": outcome.made,
-            "equal": outcome.made - outcome.rounded,
-            "rounded": outcome.rounded,
-            "unchecked": ", ".join(outcome.unchecked) or "–",
-        }
+        vars(outcome)
+        | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}
         for outcome in evidence.outcomes
     ]
     return tables.Table(
@@ -97,10 +97,10 @@ def evidence_table(evidence: Evidence) -> Any:
         f"The rows behind this page, and those that were made again when it was built (sample {evidence.seed}). Prompts whose data "
         "set is not on this machine cannot be drawn, and methods whose datastore differs here are left out.",
         {
+            "name": "File",
             "rows": "Rows",
-            "count": "Count",
             "prompts": "Prompts",
-            "here": "On this machine",
+            "here": "Prompts on this machine",
             "again": "Drawn",
             "made": "Rows made again",
             "equal": "Equal",
@@ -163,8 +163,10 @@ class Notice:
         }
 
 
-def notice(profile: str) -> Notice | None:
-    """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
-    words = "This page was made with the smallest parameters, to check that everything runs. "
-    words += "Its numbers are not results: run it without that profile for those."
-    return Notice("Smoke run", words) if profile == "smoke" else None
+def notice(parameters: Parameters) -> Notice | None:
+    """The box at the top of a page whose parameters are a reader's own, or None on a page of the published run."""
+    if not parameters.changed:
+        return None
+    words = f"This page was made with other parameters ({', '.join(parameters.changed)}). Its figures and tables are of this run. "
+    words += "Its sentences and the numbers in them are about the published run; the last table compares the two."
+    return Notice("Your own run", words)

@@ -1,13 +1,11 @@
-"""What the pages show of the claims: numbers in prose, sentences that presume a verdict, the table and the figure."""
+"""What the pages show of the claims: numbers in prose, the table and the figure."""
 
 import re
 
-import nbformat
 import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import ClaimError
 from specdec_lib.report.build import directives
 from specdec_lib.report.claims import pictures, rules, table
 from specdec_lib.report.numbers import Number
@@ -46,55 +44,6 @@ def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_i
     page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
     told = shown(tmp_path / "other", page, monkeypatch, (NUMBERS, None))[1]
     assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
-
-
-def real_blocks():
-    """Every ``{holds-if}`` of the book: its file and number there, and its argument."""
-    root = (paths.ROOT or paths.DATA) / "book"
-    sources = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.md")}
-    sources.pop("add-a-claim.md", None)  # its block is an example
-    for path in (root.parent / "notebooks").glob("*.ipynb"):
-        cells = nbformat.read(str(path), as_version=4).cells
-        sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    found = {name: re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], re.MULTILINE) for name in sorted(sources)}
-    return {f"{name}-{i}": argument for name, own in found.items() for i, argument in enumerate(own, 1)}
-
-
-BLOCKS = real_blocks()
-
-
-@pytest.mark.parametrize("argument", BLOCKS.values(), ids=BLOCKS)
-def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run_gives_another(argument):
-    parts = [part.strip().partition(": ") for part in argument.split(";")]
-    allowed = {claim: verdicts.split(" or ") for claim, _, verdicts in parts}
-    assert set(allowed) <= set(CLAIMS)
-    for place in range(max(map(len, allowed.values()))):
-        held = {claim: verdicts[place % len(verdicts)] for claim, verdicts in allowed.items()}
-        assert directives.contradicted(argument, frame_of(held)) == []
-        for claim, verdicts in allowed.items():
-            for verdict in set(rules.VERDICTS) - set(verdicts):
-                told = directives.contradicted(argument, frame_of(held | {claim: verdict}))
-                assert told == [(claim, verdicts, verdict)]
-
-
-def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, monkeypatch):
-    page = "# Page\n\n:::{holds-if} faster: holds or holds in part; counted: holds\nIt is *faster*.\n:::\n\nNext.\n"
-    judged = (NUMBERS, frame_of({"faster": rules.FAILS, "counted": rules.HOLDS}))
-    text, warnings = shown(tmp_path, page, monkeypatch, judged)
-    said = "It is faster. This run has another verdict The text above describes the committed full run. In this run the verdict on "
-    assert f"{said}faster is: does not hold here. Next." in text and warnings == ""
-    assert text.count("This run has another") == 1
-    assert 'href="claims.html#claim-faster"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
-    judged = (NUMBERS, frame_of({"faster": rules.PARTLY, "counted": rules.HOLDS}))
-    assert "This run has another" not in shown(tmp_path / "other", page, monkeypatch, judged)[0]
-
-
-@pytest.mark.parametrize(
-    "argument, message", [("quick: holds", "no claim 'quick'"), ("a: true", "'true' is no verdict")]
-)
-def test_a_sentence_that_presumes_nothing_known_is_refused(argument, message):
-    with pytest.raises(ClaimError, match=message):
-        directives.contradicted(argument, frame_of({"a": rules.HOLDS}))
 
 
 # A claim in the table and in the figure ------------------------------------------------------------------------------
