@@ -1,6 +1,7 @@
 """What the pages show of the claims: numbers in prose, the table and the figure."""
 
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -16,10 +17,6 @@ CLAIMS = {claim.id: claim for claim in rules.load_claims()}
 CHAPTER = {"speed": Number(1.5, 1.25, 1.75), "share": Number(0.25), "count": Number(1234)}
 CHAPTER |= {"alone": Number(1.2, words="no interval"), "missing": Number(None, words="not available")}
 NUMBERS = {"03": CHAPTER}
-
-
-def frame_of(verdicts):
-    return pd.DataFrame({"id": list(verdicts), "verdict": list(verdicts.values())})
 
 
 def shown(folder, page, monkeypatch, judged):
@@ -91,6 +88,8 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
-    counts = rules.counts(frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY}))
-    found = {name: number.value for name, number in counts.items() if number.value}
-    assert found == {"all": 3, "holds": 1, "holds_in_part": 2}
+    judged = pd.DataFrame(
+        {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "claim": [ROW, ROW, replace(ROW, changed="x")]}
+    )
+    found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
+    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1}

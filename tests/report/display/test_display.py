@@ -131,7 +131,12 @@ def test_counts_of_published_rows_go_to_the_published_numbers_and_times_stay(run
     (numbers.COMMITTED / "04.csv").write_bytes(path.read_bytes())
     numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 9.0, "later": 1.0}, published=True)
     found = numbers.read(numbers.COMMITTED / "04.csv")
-    assert {key: number.value for key, number in found.items()} == {"rate": 1.25, "new": 4, "seconds": 2.5, "later": 1.0}
+    assert {key: number.value for key, number in found.items()} == {
+        "rate": 1.25,
+        "new": 4,
+        "seconds": 2.5,
+        "later": 1.0,
+    }
     before = (numbers.COMMITTED / "04.csv").read_bytes()
     numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 7.0, "later": 3.0}, published=True)
     assert (numbers.COMMITTED / "04.csv").read_bytes() == before
