@@ -70,7 +70,7 @@ def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) ->
     )
 
 
-def evidence_table(evidence: Evidence) -> tables.Table:
+def evidence_table(evidence: Evidence) -> tables.Table | Notice:
     """The last table of a chapter: what was made again of the rows that this page shows; of a reader's own run, its numbers
     compared with the published ones."""
     import pandas as pd
@@ -86,6 +86,8 @@ def evidence_table(evidence: Evidence) -> tables.Table:
         caption = "The numbers of this run compared with the published ones, which the sentences of this page speak of."
         columns = {"key": "Number", "own": "Your run", "published": "Published"}
         return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
+    if not evidence.outcomes:
+        return Notice("New rows", "All rows of this page were made by this run, so there was nothing to compare them with.")
     rows = [
         vars(outcome)
         | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}
