@@ -128,11 +128,10 @@ def load_model(
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    from specdec_lib.models.few_rows import serve, serves  # numba takes most of a second
+    from specdec_lib.decoding.few_rows import serves  # numba takes most of a second
 
     if serves(model):
         check_threads()
-        serve(model)
     return model.eval()
 
 
