@@ -16,9 +16,9 @@ from specdec_lib.decoding import checks
 def expanded(text: str | Path) -> Path:
     """A path whose ``~`` is written out."""
     try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # a user that is not known
-        raise typer.BadParameter(f"{text} is no path ({error})") from None
+        return files.named(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def output_file(text: str | Path) -> Path:
