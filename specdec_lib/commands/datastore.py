@@ -116,19 +116,15 @@ def _read_text(path: Path) -> str:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of ``"smollm2"`` or another shipped model, of a local directory, or of a name on the hub."""
-    from transformers import AutoTokenizer
-
-    from specdec_lib.models import smollm2
-    from specdec_lib.models.loading import SHIPPED
+    """The tokenizer of ``"smollm2"`` or another shipped model, of a directory, of a GGUF file, or of a name on the hub."""
+    from specdec_lib.models import loading
 
     try:
-        place = smollm2.folder() if name == smollm2.NAME else SHIPPED.get(name) or _expanded(name)
-        return AutoTokenizer.from_pretrained(place)
+        return loading.load_tokenizer(_expanded(name))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
-            "'smollm2', 'pocket', a directory or a name on the hub"
+            "'smollm2', 'pocket', a directory, a GGUF file or a name on the hub"
         ) from None
 
 
@@ -271,7 +267,7 @@ def dense(
         for name in (hidden_states.KEPT, hidden_states.UNKEPT):
             hidden_states.check_target(beside(part.path, name))
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
-    width, context = options.hidden_size_and_context(model) or (dims, window)
+    width, context = options.hidden_size_and_context(model)
     empty = faiss_index.empty_index(width, dims, **index)
     options.fits("--window", window, context)
     overlap = window // 4 if overlap is None else overlap

@@ -112,7 +112,7 @@ def chat_texts() -> Texts:
     path = paths.SMOLLM2 / "answers.npz"
 
     def read() -> Iterator[str]:
-        tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft")
+        tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft", trust_remote_code=False)
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as held:
             answers = np.split(held["answer"], held["answer_ends"][:-1])

@@ -68,9 +68,6 @@ def convert(target: Path) -> None:
         if (target / MANIFEST).is_file():  # another process was faster
             return
         model, tokenizer = read(source, torch.float32)
-        # transformers refuses to save what it believes to be quantised; these weights are no longer.
-        del model.config.quantization_config
-        model.is_quantized, model.hf_quantizer = False, None
         new = scratch / "model"
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
