@@ -36,6 +36,11 @@ def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
 class Forward:
     """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all."""
 
+    #: Whether tokens without a mask are a chain behind the committed ones.
+    knows_chains = False
+    #: By layer, what takes its states; None where hooks on the model read them.
+    shown = None
+
     def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
         self.model, self.cache, self.device = model, cache, input_device(model)
         self.additive = model.config._attn_implementation == "eager"

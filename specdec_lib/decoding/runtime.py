@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 #: Rotary embeddings whose frequencies depend on the largest position, which the host reads in each pass.
 _READ_BY_HOST = {"dynamic", "longrope"}
 _TAKING = threading.Lock()
+#: What runs the passes of models that hold packed weights (``load_model(file, dtype="file")``), unasked.
+OF_MODEL: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()
 
 
 @dataclass

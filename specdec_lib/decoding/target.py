@@ -20,7 +20,7 @@ from specdec_lib.decoding.attention import AttentionRows
 from specdec_lib.decoding.cache import TreeCache, on_device
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.forward import Forward, Mask
-from specdec_lib.decoding.runtime import Runtime
+from specdec_lib.decoding.runtime import OF_MODEL, Runtime
 from specdec_lib.decoding.served_models import (
     SLIDING,
     WITHIN_WINDOW,
@@ -68,13 +68,20 @@ class Target:
         self.model, inner, config = model, unwrapped(model), decoder_config(model)
         self.layers = config.num_hidden_layers
         # The most likely tokens are read off the logits: no pass differs for them.
-        self.runtime, self.capture = runtime, replace(capture, topk=0)
+        self.capture = replace(capture, topk=0)
+        runtime = OF_MODEL.get(inner) if runtime is None else runtime
+        # Some runtimes have a forward of their own, others buffers for transformers'.
+        makes, runtime = (runtime, None) if hasattr(runtime, "forward") else (None, runtime)
+        self.runtime = runtime
         self._states: dict[int, torch.Tensor] = (
             {} if runtime is None else runtime.take(self, inner, self.capture, longest)
         )
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
-        self.forward = Forward(model, self.cache, captures=self.capture != Capture())
+        if makes is None:
+            self.forward = Forward(model, self.cache, captures=self.capture != Capture())
+        else:
+            self.forward = makes.forward(inner, self.cache, self.capture)
         self.device = self.forward.device
         #: Where the weights lie when they are used.
         self.devices = {self.device, *(w.device for w in model.parameters() if w.device.type != "meta")}
@@ -99,7 +106,7 @@ class Target:
                 self.rows = self.forward.rows = AttentionRows(inner, capture.heads)
                 self._undo.append(self.rows.close)
             shared = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-            if not self.forward.additive and shared < config.num_attention_heads:
+            if makes is None and not self.forward.additive and shared < config.num_attention_heads:
                 self._undo.append(attention.install(inner, self))
         except BaseException:
             self.close()
@@ -235,6 +242,8 @@ class Target:
         return self.runtime is not None and self.runtime.width_for(width) is not None
 
     def _chain_mask(self, width: int) -> Mask | None:
+        if self.forward.knows_chains:
+            return None
         if not self._beyond(self.cache.length + width):
             return self._chain_window(width, None)
         return self.forward.by_window(lambda window: self._chain_window(width, window))
@@ -303,6 +312,9 @@ class Target:
                 start = self.cache.length
                 self._states[layer][start : start + states.shape[1]] = states[0]
 
+        if self.forward.shown is not None:
+            self.forward.shown[layer] = store
+            return
         if layer == self.layers:
             hook = base_model(self.model).register_forward_hook(after_norm)
         else:

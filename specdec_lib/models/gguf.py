@@ -28,3 +28,18 @@ def read(path: Path, dtype: torch.dtype | str, **options) -> tuple[PreTrainedMod
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnsupportedModel(f"transformers cannot read {path.name}: {reason}") from error
     return model, tokenizer
+
+
+def described(path: Path):
+    """Placeholder: configuration and tokenizer of a file."""
+    from transformers import AutoConfig
+
+    if not path.is_file():
+        raise FileNotFoundError(f"no model at {path}: expected a GGUF file")
+    from specdec_lib.models.gguf_tensors import GGUF
+
+    GGUF(path)
+    return (
+        AutoConfig.from_pretrained(path.parent, gguf_file=path.name),
+        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name),
+    )
