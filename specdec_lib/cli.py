@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from specdec_lib import paths
 from specdec_lib.commands import calibrate, claims, diagnose, find_heads, fit_tree, losslessness, run, training
+from specdec_lib.files import printable
 from specdec_lib.processes import wait_without_spinning
 
 
@@ -33,7 +34,8 @@ class Program(TyperGroup):
 
 
 def _end(message: str, status: int) -> None:
-    typer.echo(message, err=True)
+    # A message may quote a file, whose control characters could steer the terminal.
+    typer.echo("\n".join(map(printable, message.splitlines())), err=True)
     raise typer.Exit(status) from None
 
 

@@ -1,46 +1,77 @@
-"""Files and folders that are there whole or not at all, and checksums of what was read."""
+"""Everything that is written, replaced or removed goes through this module, and so do the checks of what is read.
+
+A file or folder is there whole or not at all. Only what the library wrote is replaced or removed: a folder shows by its
+manifest, or by the mark of an unfinished build, which of its files those are. A folder with any other file is refused, and
+the message names that file. What changes is locked meanwhile, what is written reaches the disk before it takes its place,
+and the scratch of a run that was killed is removed by the next one.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, TypeVar
+from unicodedata import category
+from zipfile import ZipFile
 
-#: Endings of the names of what is being built, of what it replaces, and of the lock. People give no such names, so what is
-#: found under one is removed.
-UNFINISHED, NEW, ASIDE, LOCK = ".unfinished-build", ".not-yet-in-place", ".set-aside", ".build-lock"
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+#: Endings of the names of what is being built, of what it replaces, and of the lock.
+UNFINISHED, ASIDE, LOCK = ".unfinished-build", ".set-aside", ".build-lock"
+#: Beginning of the names of folders for work in progress, and the lock inside, which is held as long as the work goes on.
+SCRATCH, IN_USE = ".specdec-scratch-", "in-use"
+#: In an unfinished build: what is built there, of which files, and how far it is.
+MARK = "unfinished.json"
+#: Begins the ``format`` of every manifest and mark.
+OWN = "specdec-lib "
+#: Of all manifests. Version 1 had no checksum of the manifest itself.
+VERSION = 2
+#: How often something is opened again that was replaced meanwhile, and looked for that is missing.
+ATTEMPTS, LOOKS = 1000, 5
+_LOCK_BYTES = 1000
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+T = TypeVar("T")
+
+
+class StoreError(ValueError):
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer."""
+
+
+class StoreBusy(StoreError):
+    """Another process is building this datastore."""
+
+
+class ForeignFile(ValueError):
+    """A folder cannot be replaced or removed, because it holds a file that the library did not write."""
 
 
 def named(path: str | Path) -> Path:
-    """The path that a caller names, ``~`` written out."""
-    return Path(os.path.expanduser(path))
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A file to write to that takes the place of ``path`` once the block has ended.
-
-    It lies in the folder of ``path`` under a name of its own, so that two processes do not write into the same one. A symbolic link
-    stays, and what it leads to is replaced. A block that raises leaves ``path`` as it was and no other file.
-    """
-    path = Path(os.path.realpath(named(path)))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent}; make it before {path.name} is written there")
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    aside.touch(exist_ok=False)
-    mode = aside.stat().st_mode
+    """The path that a caller names, ``~`` written out; ValueError if it is empty or names an unknown user."""
     try:
-        yield aside
-        aside.chmod(mode)  # safetensors makes another file there, which only its owner may read
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+        if not os.fspath(path):
+            raise RuntimeError("it is empty")
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{str(path)!r} is no path ({error}); give the name of a file or a folder") from None
+
+
+def located(path: str | Path) -> Path:
+    """The path that a caller names, absolute, links followed: what lies behind a link is replaced there, and the link stays."""
+    try:
+        return named(path).resolve()
+    except (RuntimeError, OSError) as error:  # links in a circle
+        raise ValueError(f"{str(path)!r} is no path ({error}); give the name of a file or a folder") from None
 
 
 def beside(path: Path, suffix: str) -> Path:
@@ -48,49 +79,223 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def flush_folder(folder: Path) -> None:
-    """Bring the names in ``folder`` onto the disk: a rename counts only then."""
-    handle = os.open(folder, os.O_RDONLY)
+def write(file: BinaryIO, data: Any) -> None:
+    """Write bytes or an array's memory; every byte of a datastore passes here."""
+    file.write(data)
+
+
+def flush(path: Path) -> None:
+    """Bring the bytes of a file, or the names in a folder, onto the disk: a rename counts only then."""
+    windows = os.name == "nt"
+    if windows and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder, or a symbolic link to one."""
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
+def no_link(path: str, flags: int) -> int:
+    """Opener for a file of a predictable name: a symbolic link there is an OSError."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
-def swap_in(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``, which is no symbolic link; :func:`present` finds one of the two at
-    any moment."""
-    old = beside(target, ASIDE)
-    if target.exists():
-        _remove(old)
-        os.rename(target, old)
-    os.rename(new, target)
-    flush_folder(target.parent)
-    _remove(old)
+# Locks
 
 
-def present(target: Path) -> Path:
-    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two
-    renames."""
-    old = beside(target, ASIDE)
-    return old if not target.exists() and old.exists() else target
+def _lock(path: Path) -> BaseFileLock:
+    """A lock whose file says who holds it; to acquire it is a ForeignFile if the file is somebody else's."""
+
+    def note_holder(handle: int) -> None:
+        os.lseek(handle, 0, os.SEEK_SET)
+        held = os.read(handle, _LOCK_BYTES)
+        if held and not _of_lock(held):
+            raise ForeignFile(f"{path} is no lock of this library, and one is needed there: move it away")
+        try:
+            about = {"format": f"{OWN}lock", "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            # Windows locks the first byte, which nobody else can read then.
+            os.write(handle, b" " + json.dumps(about).encode())
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+    # Where there is neither flock nor Windows, a file that is there is the lock, and its text is filelock's own.
+    hook = {} if FileLock is SoftFileLock else {"on_acquired": note_holder}
+    return FileLock(path, timeout=0, thread_local=False, **hook)
 
 
-def recover(target: Path) -> None:
-    """Undo a replacement that was interrupted; called by whoever holds the lock."""
-    old = beside(target, ASIDE)
-    if target.exists():
-        _remove(old)
-    elif old.exists():
-        os.rename(old, target)
+def _unlock(lock: BaseFileLock) -> None:
+    if not isinstance(lock, SoftFileLock):
+        # Removed while it is held: who waits for it sees that and makes another. Windows removes it on release.
+        with suppress(OSError):
+            os.unlink(lock.lock_file)
+    lock.release()
+
+
+def _holder(held: bytes) -> dict:
+    """What a lock's file says about its holder."""
+    with suppress(ValueError, RecursionError):
+        about = json.loads(held)
+        return about if isinstance(about, dict) else {}
+    return {}
+
+
+def _of_lock(held: bytes) -> bool:
+    """Whether a file's bytes are those of a lock, of this version or of 1.0."""
+    return _holder(held).keys() in ({"format", "pid", "since"}, {"pid", "since"})
+
+
+def _lock_bytes(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(1)  # the first is a blank or, of a lock of 1.0, the brace
+        held = file.read(_LOCK_BYTES)
+        return held if held.startswith(b"{") else b"{" + held
+    return b""
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Let one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.
+
+    The lock is the kernel's, so it ends with its process; its file's text names the holder.
+    """
+    path = beside(target, LOCK)
+    lock = _lock(path)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = _holder(_lock_bytes(path))
+        raise StoreBusy(
+            f"{target} is being built by another process (process {holder.get('pid', 'unknown')}, since "
+            f"{holder.get('since', 'unknown')}): wait until it has ended, or stop it; what it has done so far is kept"
+        ) from None
+    except OSError as error:
+        if path.is_symlink():
+            raise ForeignFile(f"{path} is a symbolic link, and a lock is needed there: move it away") from None
+        if error.errno not in _NO_LOCKS:
+            raise
+        reason = f"{error.strerror} (a build needs a file system that locks files, a local disk say)"
+        raise OSError(error.errno, reason, str(path)) from None
+    try:
+        yield
+    finally:
+        _unlock(lock)
+
+
+# Scratch
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A new folder in ``parent``, which nobody else may read, for work in progress; gone after the block.
+
+    Folders that killed runs left in ``parent`` are removed first: those of this kind whose lock nobody holds.
+    """
+    for left in parent.glob(f"{SCRATCH}*"):
+        _sweep(left)
+    folder, lock = _new_scratch(parent)
+    try:
+        yield folder
+    finally:
+        _discard(folder, lock)
+
+
+def _new_scratch(parent: Path) -> tuple[Path, BaseFileLock | None]:
+    while True:
+        folder = parent / f"{SCRATCH}{secrets.token_hex(6)}"
+        folder.mkdir(0o700)
+        lock = _lock(folder / IN_USE)
+        try:
+            lock.acquire()
+            return folder, lock
+        except (Timeout, FileNotFoundError):
+            continue  # another process took it for one of a killed run, and removes it
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _NO_LOCKS:
+                return folder, None  # which nobody removes but this block
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _sweep(folder: Path) -> None:
+    with suppress(OSError, ForeignFile):
+        if folder.is_symlink() or not folder.is_dir():
+            return
+        if not (folder / IN_USE).exists():
+            folder.rmdir()  # if it is empty: a run was killed before it had locked it
+            return
+        lock = _lock(folder / IN_USE)
+        lock.acquire()
+        _discard(folder, lock)
+
+
+def _discard(folder: Path, lock: BaseFileLock | None) -> None:
+    """Remove a scratch folder, its lock last: until then it is known as what it is."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != IN_USE:
+            path.unlink(missing_ok=True)
+    if lock is not None:
+        _unlock(lock)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+# Files
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A file to write to that takes the place of ``path`` once the block has ended and its bytes are on the disk.
+
+    It lies in a :func:`scratch` beside ``path``, so that two processes do not write into the same one. A symbolic link stays,
+    and what it leads to is replaced; who may read it stays as well. A block that raises leaves ``path`` as it was and no
+    other file.
+    """
+    path = located(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent}; make it before {path.name} is written there")
+    with scratch(path.parent) as folder:
+        aside = folder / path.name
+        aside.touch(exist_ok=False)
+        mode = _mode(path if path.is_file() else aside)
+        yield aside
+        aside.chmod(mode)  # safetensors makes another file there, which only its owner may read
+        flush(aside)
+        aside.replace(path)
+        flush(path.parent)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode) & 0o777
+
+
+def write_atomic(path: str | Path, text: str) -> None:
+    """Write a text file, and the folders that it lies in; an interruption leaves the old file or none."""
+    path = named(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Write an object as JSON, whole or not at all."""
+    with replacing(path) as aside, aside.open("wb") as file:
+        write(file, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> dict | None:
+    """The object in a JSON file; None where there is no file or no object in it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def cannot_write(path: Path) -> str:
@@ -99,38 +304,12 @@ def cannot_write(path: Path) -> str:
         if path.exists() and not path.is_file():
             return "it is a folder" if path.is_dir() else "it is no file"
         there = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
-        # Named as in `replacing`: a name can be too long.
-        with tempfile.NamedTemporaryFile(dir=there, prefix=f".{path.name}.", suffix=".tmp"):
-            return ""
+        if not there.is_dir():
+            return "part of it is a file, no folder"
+        TemporaryFile(dir=there).close()
+        return ""
     except OSError as error:
         return error.strerror or str(error)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file aside and rename it; an interruption leaves the old file or none."""
-    path = named(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def replace_folder(new: Path, target: Path) -> None:
-    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``.
-
-    An interruption leaves the old folder or the new one whole; if it falls between the two renames at the end,
-    :func:`recover` brings the old one back.
-    """
-    target = target.resolve()  # a symbolic link stays, and what it leads to is replaced
-    if not new.is_dir():
-        shutil.rmtree(target, ignore_errors=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    recover(target)
-    aside = beside(target, NEW)
-    shutil.rmtree(aside, ignore_errors=True)
-    # A copy where ``new`` lies on another file system, as temporary folders often do.
-    shutil.move(new, aside)
-    swap_in(aside, target)
 
 
 def sha256(path: Path) -> str:
@@ -146,3 +325,342 @@ def tree_digest(root: Path) -> str:
         if path.is_file() and "__pycache__" not in path.relative_to(root).parts:
             digest.update(f"{path.relative_to(root).as_posix()}\0{sha256(path)}\n".encode())
     return digest.hexdigest()
+
+
+# Whose a folder is
+
+
+def _manifests(folder: Path) -> list[dict]:
+    """Manifests and marks of this library in a folder, each with the name of its own file."""
+    found = ((path.name, read_json(path)) for path in folder.glob("*.json") if not path.is_symlink())
+    return [about | {"file": name} for name, about in found if about and str(about.get("format", "")).startswith(OWN)]
+
+
+def foreign(folder: Path, names: Sequence[str] = (), marked: bool = True) -> Path | None:
+    """The first entry of a folder that the library did not write, if there is one.
+
+    What it wrote are manifests and marks, the files that they list, and beside them what is called like one of ``names``
+    (patterns of ``fnmatch``), its locks and scratch, and folders of which the same is true. Without a manifest or mark
+    nothing is its own, unless the folder need not be ``marked``.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return folder
+    manifests = _manifests(folder)
+    known = list(names) if manifests or not marked else []
+    for about in manifests:
+        listed = [about.get("files"), about.get("names")]
+        known += [about["file"], *(name for some in listed if isinstance(some, dict | list) for name in some)]
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            left = path.name.startswith(SCRATCH) and (path / IN_USE).is_file()
+            if not left and any(path.iterdir()) and (found := foreign(path) if _manifests(path) else path):
+                return found
+        elif path.name.endswith(LOCK) and not path.is_symlink() and _of_lock(_lock_bytes(path)):
+            continue
+        elif not any(isinstance(name, str) and fnmatchcase(path.name, name) for name in known):
+            return path
+    return None
+
+
+def _check_own(folder: Path, names: Sequence[str], marked: bool = True) -> None:
+    if os.path.lexists(folder) and (found := foreign(folder, names, marked)):
+        raise ForeignFile(f"{folder} stays: the library did not write {found}; move it away, or name another folder")
+
+
+def remove(folder: Path, names: Sequence[str] = (), marked: bool = True) -> None:
+    """Remove a folder that the library wrote (:func:`foreign`), file by file and its manifest last; ForeignFile if it holds
+    anything else."""
+    _check_own(folder, names, marked)
+    if folder.exists():
+        _remove_files(folder)
+
+
+def _remove_files(folder: Path) -> None:
+    for path in sorted(folder.iterdir(), key=lambda path: path.suffix == ".json"):
+        if path.is_dir() and not path.is_symlink():
+            _remove_files(path)
+        else:
+            path.unlink()
+    folder.rmdir()
+
+
+def check_target(path: Path, manifest: str, form: str, what: str, names: Sequence[str] = ()) -> None:
+    """Refuse a folder that is no ``what`` of this library, that holds anything else, or that cannot be written, before any
+    work is done."""
+    if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+        about = read_json(path / manifest)
+        if about is None or about.get("format") != form:
+            raise ForeignFile(
+                f"{path} exists and is no {what}; give the name of a new folder, or of a {what} to replace"
+            )
+        if found := foreign(path, names):
+            raise ForeignFile(f"{path} stays: {found} is no part of a {what}; move it away, or name another folder")
+    why = cannot_write(beside(path, LOCK))
+    if why:
+        raise ValueError(f"{path} cannot be written ({why}); name another folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+# Folders
+
+
+def present(target: Path) -> Path:
+    """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two renames."""
+    old = beside(target, ASIDE)
+    return old if not target.exists() and old.exists() else target
+
+
+def recover(target: Path, names: Sequence[str] = (), marked: bool = True) -> None:
+    """Undo a replacement that was interrupted; called by whoever holds the lock."""
+    old = beside(target, ASIDE)
+    if target.exists():
+        remove(old, names, marked)
+    elif os.path.lexists(old):
+        _check_own(old, names, marked)
+        os.rename(old, target)
+
+
+def begin(path: Path, names: Sequence[str], key: Any = None) -> Path:
+    """The folder in which ``path`` is built: that of an interrupted run with the same ``key``, else an empty one.
+
+    ``names`` are those of the files that the build writes. Called by whoever holds the lock.
+    """
+    unfinished = beside(path, UNFINISHED)
+    if key is not None and progress(unfinished).get("key") == key and not foreign(unfinished, names):
+        return unfinished
+    remove(unfinished)
+    unfinished.mkdir()
+    try:
+        if path.is_dir():
+            unfinished.chmod(_mode(path))
+        write_json(unfinished / MARK, {"format": f"{OWN}unfinished build", "names": list(names), "key": key})
+    except BaseException:
+        unfinished.rmdir()
+        raise
+    return unfinished
+
+
+def progress(unfinished: Path) -> dict:
+    """What an unfinished build notes about itself; nothing where there is none."""
+    about = None if unfinished.is_symlink() else read_json(unfinished / MARK)
+    return about if about and about.get("format") == f"{OWN}unfinished build" else {}
+
+
+def note_progress(unfinished: Path, **about: Any) -> None:
+    """Note how far an unfinished build is, for the run that goes on with it."""
+    write_json(unfinished / MARK, progress(unfinished) | about)
+
+
+def swap_in(new: Path, target: Path, names: Sequence[str] = (), marked: bool = True) -> None:
+    """Put the finished folder ``new`` in the place of ``target``, which is no symbolic link; :func:`present` finds one of the
+    two at any moment. A ``target`` that holds anything but the library's own files (:func:`foreign`) is a ForeignFile."""
+    old = beside(target, ASIDE)
+    remove(old, names, marked)
+    _check_own(target, names, marked)
+    for path in [*new.rglob("*"), new]:
+        if (was := target / path.relative_to(new)).exists():
+            path.chmod(_mode(was))
+        flush(path)
+    if target.exists():
+        os.rename(target, old)
+    try:
+        os.rename(new, target)
+    except OSError:
+        if old.exists():
+            os.rename(old, target)
+        raise
+    (target / MARK).unlink(missing_ok=True)
+    flush(target.parent)
+    remove(old, names, marked)
+
+
+def move_in(new: Path, folder: Path, names: Sequence[str]) -> None:
+    """Move files of ``new`` into a folder, one after another, in the place of those that are there."""
+    for name in names:
+        if (was := folder / name).is_file():
+            (new / name).chmod(_mode(was))
+        os.replace(new / name, folder / name)
+    flush(folder)
+
+
+@contextmanager
+def building(path: Path, names: Sequence[str], lock: Path | None = None) -> Iterator[Path]:
+    """A new folder that takes the place of ``path`` when the block ends, while ``lock`` or ``path`` is locked. A block that
+    raises leaves ``path`` as it was and nothing beside it."""
+    with locked(lock or path):
+        recover(path, names)
+        unfinished = begin(path, names)
+        try:
+            yield unfinished
+            swap_in(unfinished, path, names)
+        except BaseException:
+            with suppress(ForeignFile):
+                remove(unfinished, names)
+            raise
+
+
+def replace_folder(new: Path, target: Path, names: Sequence[str]) -> None:
+    """Put the folder ``new`` in the place of ``target``; without ``new``, remove ``target``, which may hold nothing but ``names``.
+
+    An interruption leaves the old folder or the new one whole; if it falls between the two renames at the end,
+    :func:`recover` brings the old one back.
+    """
+    target = located(target)  # a symbolic link stays, and what it leads to is replaced
+    if not new.is_dir():
+        remove(target, names, marked=False)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover(target, names, marked=False)
+    with scratch(target.parent) as folder:
+        # A copy where ``new`` lies on another file system, as temporary folders often do.
+        swap_in(Path(shutil.move(new, folder / target.name)), target, names, marked=False)
+
+
+# Reading
+
+
+def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
+    """What ``read`` makes of a folder, all of it of one build: again, if that was replaced meanwhile.
+
+    A build is known by the file of its ``manifest``, which is kept open: its number cannot be given to another one, and no
+    build comes back.
+    """
+    looks = 0
+    for _ in range(ATTEMPTS):
+        folder, error, found = present(path), None, None
+        handle = _opened(folder / manifest)
+        try:
+            before = None if handle is None else _number(os.fstat(handle))
+            try:
+                found = read(folder)
+            except (StoreError, FileNotFoundError) as failed:
+                error = failed
+            after = None
+            with suppress(OSError):
+                after = _number(os.stat(present(path) / manifest))
+        finally:
+            if handle is not None:
+                os.close(handle)
+        looks += before is None and after is None
+        if before == after and (before is not None or looks == LOOKS):
+            if error is not None:
+                raise error
+            return found
+    raise StoreBusy(f"{path} is replaced again and again while it is opened; wait until its builds have ended")
+
+
+def _opened(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _number(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
+
+
+def _own_sum(about: dict) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def describe(path: Path) -> dict:
+    """Size in bytes and sha256 of a file, as manifests hold them."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = ()) -> None:
+    """Write what a folder holds: its form, ``content``, size and sha256 of the files ``names``, and its own sha256."""
+    about = {"format": form, "version": VERSION, **content}
+    about["files"] = {name: describe(path.parent / name) for name in names}
+    write_json(path, {**about, "sha256": _own_sum(about)})
+
+
+def count(value: Any) -> bool:
+    """Whether a value of a manifest is a number of things, 0 or more."""
+    return type(value) is int and 0 <= value < 2**62
+
+
+def text(value: Any) -> bool:
+    """Whether a value of a manifest is a text."""
+    return isinstance(value, str)
+
+
+def text_or_none(value: Any) -> bool:
+    """Whether a value of a manifest is a text or not known."""
+    return value is None or isinstance(value, str)
+
+
+def objects(value: Any) -> bool:
+    """Whether a value of a manifest is a list of objects."""
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def read_manifest(
+    path: Path, form: str, missing: str, names: Sequence[str], fields: dict[str, Callable[[Any], bool]]
+) -> dict:
+    """Read what :func:`write_manifest` wrote about the files ``names``; StoreError if it or a file's size was altered, if one of
+    ``fields`` is not what it must be, or, as ``missing``, without a manifest."""
+    about = read_json(path)
+    if about is None or about.get("format") != form:
+        raise StoreError(missing)
+    if about.get("version") != VERSION:
+        raise StoreError(f"{path} has version {about.get('version')}, this library reads {VERSION}; build it again")
+    if about.pop("sha256", None) != _own_sum(about):
+        raise StoreError(f"{path} was altered after it was built (its sha256 differs); build it again")
+    files = about.get("files")
+    if not isinstance(files, dict) or set(files) != set(names) or not all(map(_describes, files.values())):
+        raise StoreError(
+            f"{path} does not say which size and sha256 {', '.join(names) or 'no file'} must have; build it again"
+        )
+    for name, right in fields.items():
+        if name not in about or not right(about[name]):
+            raise StoreError(f"{path} has {about.get(name)!r:.80} as its {name}, which cannot be; build it again")
+    for name, known in files.items():
+        file = path.parent / name
+        if not file.is_file():
+            raise StoreError(f"{file} is missing: the datastore is damaged; build it again")
+        if file.stat().st_size != known["bytes"]:
+            raise StoreError(f"{file} has {file.stat().st_size} bytes, not {known['bytes']}: damaged; build it again")
+    return about
+
+
+def _describes(value: Any) -> bool:
+    return isinstance(value, dict) and count(value.get("bytes")) and text(value.get("sha256"))
+
+
+def check_sums(folder: Path, files: dict[str, dict]) -> None:
+    """Refuse altered files with a StoreError."""
+    for name, about in files.items():
+        if sha256(folder / name) != about["sha256"]:
+            raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs); build it again")
+
+
+def check_opened(path: Path, manifest: str, about: dict) -> None:
+    """Compare every byte of a folder that was opened with ``about``, what its manifest says; StoreError where one differs, or if
+    it was built again since."""
+
+    def check(folder: Path) -> None:
+        now = read_json(folder / manifest) or {}
+        now.pop("sha256", None)
+        if now != about:
+            raise StoreError(f"{folder / manifest} was altered, or built again, since it was opened; open it again")
+        check_sums(folder, about["files"])
+
+    whole(path, manifest, check)
+
+
+def check_unpacked(path: Path, most: int = 1 << 30) -> None:
+    """Refuse a zip archive, an .npz file say, that unpacks to more than ``most`` bytes."""
+    with ZipFile(path) as packed:
+        total = sum(about.file_size for about in packed.infolist())
+    if total > most:
+        raise ValueError(f"{path} unpacks to {total:,} bytes; expected at most {most:,}")
+
+
+def printable(words: str) -> str:
+    """Somebody else's text for one line of a terminal: control characters, which could steer it, are written as escapes."""
+    return "".join(
+        c if c.isprintable() or category(c) == "Zs" else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in words
+    )

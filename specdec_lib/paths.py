@@ -11,6 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from specdec_lib.files import located
+
 PACKAGE = Path(__file__).resolve().parent
 """Folder of the package itself."""
 
@@ -51,9 +53,9 @@ def named_folder(variable: str) -> Path | None:
     """The absolute path in an environment variable; None where it is not set."""
     named = os.environ.get(variable)
     try:
-        return Path(named).expanduser().resolve() if named else None
-    except RuntimeError as error:  # an unknown user after ~
-        raise ValueError(f"{variable} is {named!r}, no path ({error}); name a folder") from None
+        return located(named) if named else None
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
 
 
 def cache() -> Path:
@@ -78,7 +80,7 @@ def root() -> Path:
 
 def datasets_root(root: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the folder of the published data sets: ``root``, or what ``SPECDEC_DATASETS`` names; None where none is given."""
-    folder = named_folder("SPECDEC_DATASETS") if root is None else Path(os.path.expanduser(root)).resolve()
+    folder = named_folder("SPECDEC_DATASETS") if root is None else located(root)
     if folder is None:
         return None
     if not folder.is_dir():

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from specdec_lib import datastores, files
+from specdec_lib import datastores
 from specdec_lib.commands import options
-from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, faiss_index, ray_data, suffix_array, tokens
+from specdec_lib.datastores import (
+    DenseIndex,
+    SuffixIndex,
+    TokenStore,
+    faiss_index,
+    ray_data,
+    sharded_build,
+    suffix_array,
+)
+from specdec_lib.datastores import build as store_build
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
-from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, is_sharded
-from specdec_lib.datastores.sharded_build import build_here, build_sharded, build_sharded_dense
-from specdec_lib.datastores.store_files import check_target, located
+from specdec_lib.datastores.sharded import ShardedStore, dense_slots, is_sharded
 from specdec_lib.experiments.published_sets.reading import opened, packing, read_jsonl
+from specdec_lib.files import beside, located, named, printable, sha256
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,7 +46,7 @@ class Texts:
 
     def __init__(self, texts: Sequence[Path], lines: Sequence[Path], field: str, part: tuple[int, int] = (0, 1)):
         self.field, self.part = field, part
-        self.texts, self.lines = ([located(path.parent) / path.name for path in named] for named in (texts, lines))
+        self.texts, self.lines = ([located(path.parent) / path.name for path in some] for some in (texts, lines))
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is a folder: name its files" if path.is_dir() else f"no file {path}")
@@ -51,12 +59,17 @@ class Texts:
     def sources(self) -> list[dict]:
         """The entry of a manifest for each file."""
         about = []
-        for kind, named in (("text", self.texts), ("JSON lines", self.lines)):
-            for path in named:
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                about.append({"name": path.name, "format": kind, "sha256": digest})
+        for kind, some in (("text", self.texts), ("JSON lines", self.lines)):
+            for path in some:
+                now = path.stat()
+                about.append({"name": path.name, "format": kind, "sha256": _sha256(path, now.st_size, now.st_mtime_ns)})
         return about
+
+    @property
+    def key(self) -> str:
+        """What these documents are known by: the content of the files, the field, and the part of them."""
+        content = [(about["format"], about["sha256"]) for about in self.sources()]
+        return hashlib.sha256(json.dumps([content, self.field, self.part]).encode()).hexdigest()
 
     def split(self, count: int) -> list[Texts]:
         """The same documents in ``count`` parts, one after another."""
@@ -89,6 +102,11 @@ class Texts:
             at += size
 
 
+@cache
+def _sha256(path: Path, size: int, changed: int) -> str:
+    return sha256(path)
+
+
 def _read_text(path: Path) -> str:
     with opened(path) as stream:
         try:
@@ -98,25 +116,21 @@ def _read_text(path: Path) -> str:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of ``"smollm2"`` or another shipped model, of a local directory, or of a name on the hub."""
-    from transformers import AutoTokenizer
-
-    from specdec_lib.models import smollm2
-    from specdec_lib.models.loading import SHIPPED
+    """The tokenizer of ``"smollm2"`` or another shipped model, of a directory, of a GGUF file, or of a name on the hub."""
+    from specdec_lib.models import loading
 
     try:
-        place = smollm2.folder() if name == smollm2.NAME else SHIPPED.get(name) or _expanded(name)
-        return AutoTokenizer.from_pretrained(place)
+        return loading.load_tokenizer(_expanded(name))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no tokenizer can be loaded from {name!r} ({str(error).splitlines()[0]}); expected "
-            "'smollm2', 'pocket', a directory or a name on the hub"
+            "'smollm2', 'pocket', a directory, a GGUF file or a name on the hub"
         ) from None
 
 
 def _expanded(name: str) -> str:
     """A model's name; a path from ``~`` on is written out."""
-    return str(located(name)) if name.startswith("~") else name
+    return str(named(name)) if name.startswith("~") else name
 
 
 @lru_cache(maxsize=1)
@@ -126,11 +140,13 @@ def _load_model(name: str, device: str, dtype: str) -> PreTrainedModel:
     return load_model(_expanded(name), device, dtype)[0]
 
 
-def _embed(store: TokenStore, place: Path, *, model: tuple[str, str, str], how: dict[str, Any]) -> datastores.States:
+def _embed(
+    store: TokenStore, place: Path, replace: bool, *, model: tuple[str, str, str], how: dict[str, Any]
+) -> datastores.States:
     """Embed a store; on a cluster each worker loads the model once."""
     from specdec_lib.models.embedding import embed_store
 
-    return embed_store(_load_model(*model), store, place, **how)
+    return embed_store(_load_model(*model), store, place, replace=replace, **how)
 
 
 def describe(path: Path) -> str:
@@ -138,7 +154,7 @@ def describe(path: Path) -> str:
     if is_sharded(path):
         shards = ShardedStore.open(path).shards()
         count, documents = sum(shard.count for shard in shards), sum(map(len, shards))
-        known = shards[0].manifest["tokenizer"] or "unknown"
+        known = printable(shards[0].manifest["tokenizer"] or "unknown")
         return "\n".join(
             [
                 f"shards              {len(shards)}",
@@ -171,7 +187,7 @@ def describe(path: Path) -> str:
     else:
         lines.append("dense index         none: add one with 'python -m specdec_lib datastore dense'")
     lines += [f"source              {', '.join(f'{k} {v}' for k, v in source.items())}" for source in about["sources"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 Store = Annotated[Path, typer.Argument(help="folder of the store, of shards or not")]
@@ -204,15 +220,14 @@ def build(
         raise ValueError(f"--shards is {shards}; expected their number, 1 or more")
     if on and shards is None:
         raise ValueError("--on ray works on shards: give --shards")
-    kind = (tokens.MANIFEST, "datastore") if shards is None else (MANIFEST, "store of shards")
-    check_target(path, *kind)
+    (store_build if shards is None else sharded_build).check_target(path)
     cutter, how = load_tokenizer(tokenizer), {"sources": texts.sources(), "max_tokens": max_tokens}
     if shards is None:
         datastores.build_from_texts(path, texts, cutter, **how)
     else:
         with ray_data.started(address) if on else nullcontext():
-            builder = ray_data.build_shards if on else build_here
-            build_sharded(path, texts.split(shards), cutter, build=builder, **how)
+            builder = ray_data.build_shards if on else sharded_build.build_here
+            sharded_build.build_sharded(path, texts.split(shards), cutter, build=builder, **how)
     print(describe(path))
 
 
@@ -247,8 +262,10 @@ def dense(
         raise ValueError("--on ray works on shards: name a store of shards")
     parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
     for part in parts:
-        check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
-        check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
+        for folder in dense_slots(path) if is_sharded(path) else (dense_index.FOLDER,):
+            dense_index.check_target(located(part.path / folder))
+        for name in (hidden_states.KEPT, hidden_states.UNKEPT):
+            hidden_states.check_target(beside(part.path, name))
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
     width, context = options.hidden_size_and_context(model) or (dims, window)
     empty = faiss_index.empty_index(width, dims, **index)
@@ -268,12 +285,11 @@ def dense(
     if is_sharded(path):
         with ray_data.started(address) if on else nullcontext():
             each = ray_data.map_on_ray if on else map
-            build_sharded_dense(path, embed, dims=dims, keep_states=keep_states, each=each, **index)
+            sharded_build.build_sharded_dense(path, embed, dims=dims, keep_states=keep_states, each=each, **index)
     else:
-        states = embed(parts[0], files.beside(path, ".states"))
+        states = hidden_states.embedded(parts[0], embed, keep_states)
         datastores.build_dense_index(path / dense_index.FOLDER, states, parts[0], dims=dims, **index)
-        if not keep_states:
-            shutil.rmtree(states.path)
+        hidden_states.remove_unkept(path)
     print(describe(path))
 
 
@@ -287,12 +303,13 @@ def info(store: Store, tokenizer: Known = None) -> None:
 @app.command()
 def verify(store: Store, tokenizer: Known = None) -> None:
     """Compare every byte of a store with the checksums."""
+    folder = dense_slots(located(store))[0] if is_sharded(store) else dense_index.FOLDER
     for part in _open(store, tokenizer):
         part.verify()
         if (part.path / suffix_array.MANIFEST).is_file():
             SuffixIndex.open(part).verify()
-        if (part.path / dense_index.FOLDER).is_dir():
-            DenseIndex.open(part).verify()
+        if (part.path / folder).is_dir():
+            DenseIndex.open(part.path / folder, part).verify()
     print("every file is as it was built")
 
 

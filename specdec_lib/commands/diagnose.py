@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_lib.commands import options
-from specdec_lib.files import write_atomic
+from specdec_lib.files import printable, write_atomic
 
 if TYPE_CHECKING:
     from specdec_lib.drafters.pass_prices import PassPrices
@@ -39,7 +39,8 @@ def _table(found: Diagnosis) -> str:
 def _print(text: str) -> None:
     """Print without the joiner in intervals, and what a terminal cannot show as a question mark."""
     encoding = sys.stdout.encoding or "utf-8"
-    typer.echo(text.replace("\u2060", "").encode(encoding, "replace").decode(encoding))
+    plain = "\n".join(map(printable, text.replace("\u2060", "").split("\n")))
+    typer.echo(plain.encode(encoding, "replace").decode(encoding))
 
 
 def diagnose(

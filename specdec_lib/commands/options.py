@@ -16,9 +16,9 @@ from specdec_lib.decoding import checks
 def expanded(text: str | Path) -> Path:
     """A path whose ``~`` is written out."""
     try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # a user that is not known
-        raise typer.BadParameter(f"{text} is no path ({error})") from None
+        return files.named(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def output_file(text: str | Path) -> Path:
@@ -104,14 +104,9 @@ Prompts = Annotated[int, whole("Prompts of each task.")]
 NewTokens = Annotated[int, whole("Longest answer, in tokens.")]
 
 
-def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
-    """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
-    from transformers import AutoConfig
+def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int]:
+    """Two sizes of a model by which options are checked before its weights are read."""
+    from specdec_lib.models.loading import load_config
 
-    from specdec_lib.models.loading import placed
-
-    place = placed(name_or_path)
-    if str(place).lower().endswith(".gguf"):
-        return None
-    config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)
+    config = load_config(name_or_path).get_text_config(decoder=True)
     return config.hidden_size, getattr(config, "max_position_embeddings", None) or sys.maxsize

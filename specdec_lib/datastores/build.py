@@ -16,9 +16,10 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from specdec_lib import files
-from specdec_lib.datastores import dense, store_files
+from specdec_lib.datastores import arrays, dense, suffix_array
 from specdec_lib.datastores.suffix_array import build_suffix_array
 from specdec_lib.datastores.tokens import (
+    FILES,
     FORMAT,
     MANIFEST,
     TokenStore,
@@ -36,6 +37,8 @@ CHUNK_TOKENS = 1 << 20
 _BATCH = 64
 Document = str | Sequence[int] | np.ndarray
 Encode = Callable[[list[str]], list[list[int]]]
+#: Files of a store and of its suffix array.
+NAMES = (*FILES, *suffix_array.FILES)
 
 
 def build_tokens(
@@ -66,22 +69,27 @@ def build_tokens(
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
     """
-    path = store_files.located(path)
+    path = files.located(path)
     token_dtype(vocabulary)
     vocabulary = int(vocabulary)
     max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
-    store_files.check_target(path, MANIFEST, "datastore")
+    check_target(path)
     if (index := files.present(path / dense.FOLDER)).exists():
-        raise store_files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
-    with store_files.replacing(path) as unfinished:
+        raise files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
+    with files.building(path, NAMES) as unfinished:
         arrays = _encoded(documents, encode, vocabulary)
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
         known = {"vocabulary": vocabulary, "dtype": token_dtype(vocabulary).name, "tokenizer": fingerprint}
         about = {**known, "sources": list(sources), **counts}
-        store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, ("tokens.npy", "documents.npy"))
+        files.write_manifest(unfinished / MANIFEST, FORMAT, about, FILES)
         if finish is not None:
             finish(unfinished)
     return TokenStore.open(path)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a path at which no datastore can be written, before any work is done."""
+    files.check_target(path, MANIFEST, FORMAT, "datastore", NAMES)
 
 
 def build_from_texts(
@@ -147,6 +155,24 @@ def _encoded(documents: Iterable[Document], encode: Encode | None, vocabulary: i
             yield ids
 
 
+def taken(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[np.ndarray]:
+    """The documents up to the first that would exceed ``max_tokens``; those of fewer than two tokens, which no store keeps,
+    do not count."""
+    tokens = 0
+    for ids in documents:
+        if max_tokens is not None and tokens + len(ids) > max_tokens:
+            return
+        tokens += len(ids) if len(ids) > 1 else 0
+        yield ids
+
+
+def holds(store: TokenStore, texts: Iterable[str], encode: Encode, max_tokens: int | None) -> bool:
+    """Whether a store is what :func:`build_tokens` would make of texts."""
+    kept = (ids for ids in taken(_encoded(texts, encode, store.vocabulary), max_tokens) if len(ids) > 1)
+    pairs = itertools.zip_longest(kept, map(store.document, range(len(store))))
+    return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
+
+
 def _write(
     folder: Path, documents: Iterator[np.ndarray], vocabulary: int, max_tokens: int | None, progress: bool
 ) -> dict[str, int]:
@@ -160,18 +186,16 @@ def _write(
         (folder / "documents.npy").open("xb") as start_file,
         tqdm(desc="tokens", unit=" tokens", unit_scale=True, total=max_tokens, disable=not progress) as bar,
     ):
-        store_files.npy_header(token_file, dtype, 0)
-        store_files.npy_header(start_file, wide, 0)
+        arrays.npy_header(token_file, dtype, 0)
+        arrays.npy_header(start_file, wide, 0)
 
         def flush() -> None:
-            store_files.write(token_file, np.concatenate(chunk).data)
-            store_files.write(start_file, np.array(starts, wide).data)
+            files.write(token_file, np.concatenate(chunk).data)
+            files.write(start_file, np.array(starts, wide).data)
             chunk.clear()
             starts.clear()
 
-        for ids in documents:
-            if max_tokens is not None and tokens + len(ids) > max_tokens:
-                break
+        for ids in taken(documents, max_tokens):
             if len(ids) < 2:
                 skipped += 1
                 continue
@@ -189,6 +213,5 @@ def _write(
             flush()
         bar.update(tokens - written)
         for file, kind, length in ((token_file, dtype, tokens + count + 1), (start_file, wide, count + 1)):
-            store_files.npy_header(file, kind, length)
-            store_files.flush(file)
+            arrays.npy_header(file, kind, length)
     return {"documents": count, "tokens": tokens, "skipped_documents": skipped}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,12 @@ import torch
 from tqdm.auto import tqdm
 
 from specdec_lib import files
-from specdec_lib.datastores import faiss_index, store_files
+from specdec_lib.datastores import arrays, faiss_index
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import ArrayStates
-from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.checks import whole
+from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
     import faiss
@@ -36,7 +37,15 @@ FORMAT = "specdec-lib dense index"
 MANIFEST = "dense.json"
 #: Folder of the index within that of its token store.
 FOLDER = "dense"
-_FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
+FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
+_FIELDS = {
+    "rows": files.count,
+    "width": files.count,
+    "dims": files.count,
+    "factory": files.text,
+    "model": files.text_or_none,
+    "tokens_sha256": files.text,
+}
 
 
 def _named(path: str | Path) -> Path:
@@ -95,7 +104,7 @@ def build_dense_index(
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(_named(path).parent if store is None else store)
-    path = store_files.located(path)
+    path = files.located(path)
     sample = whole("sample", sample, 1)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
@@ -104,9 +113,9 @@ def build_dense_index(
         if len(reduction.mean) != source.width:
             raise ValueError(f"the reduction takes states of width {len(reduction.mean)}, these have {source.width}")
     inner = faiss_index.empty_index(source.width, dims, factory, nprobe, ef_search)
-    store_files.check_target(path, MANIFEST, "dense index")
+    check_target(path)
     # A store that is built again takes its folder away, with all that is being built inside it.
-    with store_files.replacing(path, store.path if path.parent == store.path else path) as unfinished:
+    with files.building(path, FILES, store.path if path.parent == store.path else path) as unfinished:
         total = len(source) + min(sample, len(source)) * ((reduction is None) + (not inner.is_trained))
         with tqdm(desc="dense index", unit=" states", unit_scale=True, total=total, disable=not progress) as bar:
             if reduction is None:
@@ -116,7 +125,7 @@ def build_dense_index(
             if not inner.is_trained:
                 _train(inner, source, reduction, sample, factory, bar)
             _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
-        store_files.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
+        arrays.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
         about = {
             "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
@@ -124,8 +133,13 @@ def build_dense_index(
             "tokens_sha256": store.digest,
             "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
         }  # fmt: skip
-        store_files.write_manifest(unfinished / MANIFEST, FORMAT, about, _FILES)
+        files.write_manifest(unfinished / MANIFEST, FORMAT, about, FILES)
     return DenseIndex.open(path, store)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a path at which no dense index can be written, before any work is done."""
+    files.check_target(path, MANIFEST, FORMAT, "dense index", FILES)
 
 
 def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, bar: tqdm) -> None:
@@ -141,11 +155,10 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, sto
         positions[whole.ntotal : whole.ntotal + len(places)] = places
         whole.add(np.ascontiguousarray(check_states(states, source.width)))
         bar.update(len(states))
-    with (folder / "index.faiss").open("wb") as file:
-        writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: store_files.write(file, data))
+    with (folder / "index.faiss").open("xb") as file:
+        writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: files.write(file, data))
         faiss_index.load_faiss().write_index(whole, writer)
-        store_files.flush(file)
-    store_files.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
+    arrays.write_array(folder / "positions.npy", positions, np.dtype(np.int64))
 
 
 def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample: int, factory: str, bar: tqdm) -> None:
@@ -169,7 +182,8 @@ class DenseIndex:
     """Keys of hidden states, each with the position of its continuation in a token store.
 
     ``index``, a faiss.IndexPreTransform, takes hidden states and gives rows; ``positions``, int64 (rows,), read-only, say where
-    each row's continuation starts in ``store.tokens``.
+    each row's continuation starts in ``store.tokens``; ``explained_variance``, float64 (width,), is the share of the variance of
+    each component, largest first.
     """
 
     path: Path
@@ -177,32 +191,45 @@ class DenseIndex:
     manifest: dict[str, Any]
     index: Any
     positions: np.ndarray
+    explained_variance: np.ndarray
 
     @classmethod
     def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None) -> DenseIndex:
         """Open a finished index: its folder, or a token store or its folder with an index in ``dense`` inside it.
 
-        ``store`` is by default the one in whose folder the index lies.
+        ``store`` is by default the one in whose folder the index lies. FAISS's own file is compared with its checksum first,
+        because FAISS does not check all of what it reads.
         """
         if isinstance(path, TokenStore):
             path, store = path.path, path
-        path, folder = _named(path), files.present(store_files.located(path))
+        path, place = _named(path), files.located(path)
+        folder = files.present(place)
         if not (folder / MANIFEST).is_file() and files.present(folder / FOLDER).is_dir():
-            path, folder = folder / FOLDER, files.present(folder / FOLDER)
-        about = store_files.read_manifest(
+            path, place = folder / FOLDER, files.located(folder / FOLDER)
+        if not isinstance(store, TokenStore):
+            store = path.parent if store is None else store  # the index itself may be a link
+        return files.whole(place, MANIFEST, partial(cls._of_build, place, store))
+
+    @classmethod
+    def _of_build(cls, path: Path, store: TokenStore | str | Path, folder: Path) -> DenseIndex:
+        about = files.read_manifest(
             folder / MANIFEST,
             FORMAT,
             f"{path} has no dense index: build one with 'python -m specdec_lib datastore dense', or with "
             "specdec_lib.datastores.build_dense_index",
+            FILES,
+            _FIELDS,
         )
         if not isinstance(store, TokenStore):
-            store = TokenStore.open(path.parent if store is None else store)  # the index itself may be a link
+            store = TokenStore.open(store)
         if about["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} belongs to other tokens than those of {store.path}; build the dense index again")
-        positions = store_files.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
-        store_files.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
-        keys = faiss_index.read(folder / "index.faiss", about["width"], about["rows"])
-        return cls(folder, store, about, keys, positions)
+        positions = arrays.open_array(folder / "positions.npy", np.dtype(np.int64), about["rows"])
+        arrays.check_range(folder / "positions.npy", positions, 1, len(store.tokens) - 2, "position")
+        explained = arrays.open_array(folder / "explained_variance.npy", np.dtype(np.float64), about["width"])
+        files.check_sums(folder, {FILES[0]: about["files"][FILES[0]]})
+        keys = faiss_index.read(folder / FILES[0], about["width"], about["rows"])
+        return cls(path, store, about, keys, positions, explained)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -225,12 +252,7 @@ class DenseIndex:
     @property
     def bytes_per_state(self) -> float:
         """Bytes of the FAISS file and the positions for each row."""
-        return sum(self.manifest["files"][name]["bytes"] for name in _FILES[:2]) / len(self)
-
-    @property
-    def explained_variance(self) -> np.ndarray:
-        """Share of the variance of each component, largest first; float64 array, shape (width,)."""
-        return store_files.open_array(self.path / "explained_variance.npy", np.dtype(np.float64), self.width)
+        return sum(self.manifest["files"][name]["bytes"] for name in FILES[:2]) / len(self)
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The ``k`` stored positions whose keys have the largest inner product with each state's.
@@ -261,4 +283,4 @@ class DenseIndex:
     def verify(self) -> None:
         """Read every byte of the index and of its store; StoreError where one differs from the checksums."""
         self.store.verify()
-        store_files.check_sums(self.path, self.manifest["files"])
+        files.check_opened(self.path, MANIFEST, self.manifest)

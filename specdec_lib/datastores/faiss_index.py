@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.decoding.checks import whole
+from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
     import faiss

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,7 +121,6 @@ def write_from(rows: Iterable[Row], jobs: Sequence[ShardJob]) -> Iterator[TokenS
     for number, job in enumerate(jobs):
         found, own = next(groups, (number, ()))
         # Tokens that were written and not sorted are written again: the stream brings them anyway.
-        shutil.rmtree(job.folder, ignore_errors=True)
         yield job.write((row.tokens() for row in own) if found == number else ())
 
 

@@ -11,6 +11,7 @@ built: nodes, weights and ties are those of the one store.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,13 @@ import numpy as np
 import torch
 
 from specdec_lib import files
-from specdec_lib.datastores import faiss_index, store_files
-from specdec_lib.datastores.dense import DenseIndex
-from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.datastores import faiss_index
+from specdec_lib.datastores.dense import FOLDER, DenseIndex
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
-from specdec_lib.datastores.tokens import TokenStore, token_dtype
+from specdec_lib.datastores.tokens import LARGEST_VOCABULARY, TokenStore, token_dtype
 from specdec_lib.datastores.trie import sample_smallest, take_matches
 from specdec_lib.decoding.compiled import compiled
+from specdec_lib.files import StoreError
 
 FORMAT = "specdec-lib sharded store"
 MANIFEST = "shards.json"
@@ -34,9 +35,27 @@ MANIFEST = "shards.json"
 SHARD = "shard-{:05d}"
 
 
+def _shards(value: Any) -> bool:
+    """Whether a value of a manifest describes shards, under names that lead nowhere else."""
+    kinds = {"tokens": files.count, "documents": files.count, "tokens_sha256": files.text}
+    return (
+        files.objects(value)
+        and len(value) > 0
+        and all(about.get("name") == SHARD.format(number) for number, about in enumerate(value))
+        and all(right(about.get(name)) for about in value for name, right in kinds.items())
+    )
+
+
+_FIELDS = {
+    "vocabulary": lambda value: files.count(value) and 1 <= value <= LARGEST_VOCABULARY,
+    "tokenizer": files.text_or_none,
+    "shards": _shards,
+}
+
+
 def is_sharded(path: str | Path) -> bool:
     """Whether a folder is a store of shards."""
-    return (files.present(store_files.located(path)) / MANIFEST).is_file()
+    return (files.present(files.located(path)) / MANIFEST).is_file()
 
 
 def write_shards(path: Path, count: int, **about: Any) -> None:
@@ -47,7 +66,7 @@ def write_shards(path: Path, count: int, **about: Any) -> None:
         raise StoreError(f"the shards of {path} have {len(kinds)} tokenizers; expected shards of one tokenizer")
     vocabulary, tokenizer = kinds.pop()
     about |= {"vocabulary": vocabulary, "tokenizer": tokenizer, "shards": [_describe(shard) for shard in shards]}
-    store_files.write_manifest(path / MANIFEST, FORMAT, about)
+    files.write_manifest(path / MANIFEST, FORMAT, about)
 
 
 def _describe(shard: TokenStore) -> dict[str, Any]:
@@ -64,9 +83,9 @@ class ShardedStore:
     @classmethod
     def open(cls, path: str | Path) -> ShardedStore:
         """Read the manifest of all shards; StoreError if there is none, or it is damaged or of another version."""
-        folder = files.present(store_files.located(path))
+        folder = files.present(files.located(path))
         missing = f"{folder} is no store of shards; build one with 'python -m specdec_lib datastore build --shards N'"
-        return cls(folder, store_files.read_manifest(folder / MANIFEST, FORMAT, missing))
+        return cls(folder, files.read_manifest(folder / MANIFEST, FORMAT, missing, (), _FIELDS))
 
     @property
     def vocabulary(self) -> int:
@@ -216,6 +235,28 @@ class ShardedSuffixIndex:
         return match, tokens, entries
 
 
+#: In the folder of the shards, which of two folders of each shard holds the dense index that counts; the first without it.
+SLOT, SLOTS = "dense.json", (FOLDER, f"{FOLDER}-2")
+SLOT_FORMAT = "specdec-lib dense index of shards"
+
+
+def _slot(path: Path) -> dict[str, Any]:
+    about = files.read_json(path / SLOT) or {}
+    return about if about.get("format") == SLOT_FORMAT and about.get("folder") in SLOTS else {"folder": SLOTS[0]}
+
+
+def dense_slots(path: Path) -> tuple[str, str]:
+    """Folders of a shard's dense indexes: the one that counts, and the one in which the next is built."""
+    current = _slot(path)["folder"]
+    return current, SLOTS[1 - SLOTS.index(current)]
+
+
+def take_slot(path: Path, folder: str) -> None:
+    """Let the dense indexes in this folder of each shard count from now on."""
+    if folder != _slot(path)["folder"]:
+        files.write_json(path / SLOT, {"format": SLOT_FORMAT, "folder": folder, "number": secrets.token_hex(8)})
+
+
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
     """The dense indexes of all shards, searched as one; all have one reduction, so that scores are comparable."""
@@ -226,9 +267,22 @@ class ShardedDenseIndex:
 
     @classmethod
     def open(cls, path: str | Path) -> ShardedDenseIndex:
-        """Open the dense index of every shard."""
+        """Open the dense index of every shard, all of one build."""
         store = ShardedStore.open(path)
-        shards = [DenseIndex.open(shard) for shard in store.shards()]
+        while True:
+            slot = _slot(store.path)
+            try:
+                found = cls._of_slot(store, slot["folder"])
+            except StoreError:
+                if slot == _slot(store.path):
+                    raise
+            else:
+                if slot == _slot(store.path):
+                    return found
+
+    @classmethod
+    def _of_slot(cls, store: ShardedStore, folder: str) -> ShardedDenseIndex:
+        shards = [DenseIndex.open(shard.path / folder, shard) for shard in store.shards()]
         first = faiss_index.reduction_of(shards[0].index)
         for shard in shards:
             own = faiss_index.reduction_of(shard.index)

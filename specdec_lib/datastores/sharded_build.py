@@ -1,12 +1,11 @@
 """Build a store of shards, in this process or on a cluster (:mod:`specdec_lib.datastores.ray_data`), with the same bytes.
 
 Which documents a shard holds is fixed before anything is built. What is finished stays: the same call continues with the
-shards that are missing.
+shards that are missing. Whether it is the same is told by the texts' ``key``, where they have one, else by reading them.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from specdec_lib import files
-from specdec_lib.datastores import dense, store_files, suffix_array
-from specdec_lib.datastores.build import build_tokens, encoder
+from specdec_lib.datastores import dense, suffix_array
+from specdec_lib.datastores import states as hidden_states
+from specdec_lib.datastores.build import build_tokens, encoder, holds
 from specdec_lib.datastores.reduction import Moments, Reduction, fit
-from specdec_lib.datastores.sharded import MANIFEST, SHARD, ShardedStore, write_shards
+from specdec_lib.datastores.sharded import FORMAT, MANIFEST, SHARD, ShardedStore, dense_slots, take_slot, write_shards
 from specdec_lib.datastores.states import States
-from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
+from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-#: What was asked for, in a folder that is not finished.
-BUILD = "build.json"
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,11 @@ class ShardJob:
     documents: Iterable[str]
     tokenizer: PreTrainedTokenizerBase
     options: dict[str, Any]
+
+    @property
+    def key(self) -> str | None:
+        """What the texts are known by, if by anything but themselves."""
+        return getattr(self.documents, "key", None)
 
     def write(self, documents: Iterable[Any], **options: Any) -> TokenStore:
         """Write the shard from texts or token ids as :func:`~specdec_lib.datastores.build.build_tokens` does."""
@@ -77,7 +79,9 @@ def build_sharded(
 ) -> None:
     """Build a store of as many shards as there are ``parts``, each an iterable of texts.
 
-    The same call after an interruption goes on where it was, and returns at once where the store is finished.
+    The same call after an interruption goes on where it was, and leaves a store as it is that is finished. Other texts are
+    another store, which does not replace it: a StoreError. Parts that have a ``key`` are known by that, all others are read
+    and compared with what is there; an iterator, which can be read only once, cannot be compared.
 
     ``build`` builds shards and gives the folder of each: :func:`build_here`, or
     :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable and all nodes must see ``path``. Of
@@ -86,68 +90,88 @@ def build_sharded(
     """
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")
-    path = store_files.located(path)
+    path = files.located(path)
     key = {"tokenizer": tokenizer_fingerprint(tokenizer), "shards": len(parts), "max_tokens": max_tokens}
-    key |= {"sources": list(sources), "short_documents": "skip"}
+    key |= {
+        "sources": list(sources),
+        "short_documents": "skip",
+        "texts": [getattr(part, "key", None) for part in parts],
+    }
     most = None if max_tokens is None else max(1, max_tokens // len(parts))
     options = {"sources": list(sources), "max_tokens": most}
-    store_files.check_target(path, MANIFEST, "store of shards")
-    with store_files.build_lock(path):
+    check_target(path)
+    with files.locked(path):
         files.recover(path)
+        jobs = [ShardJob(path / SHARD.format(number), part, tokenizer, options) for number, part in enumerate(parts)]
         if (path / MANIFEST).is_file():
-            if ShardedStore.open(path).manifest["build"] != key:
+            known = ShardedStore.open(path).manifest.get("build")
+            known = known if isinstance(known, dict) else {}
+            if known | {"texts": key["texts"]} != key or not all(map(_done, jobs, _keys(known), key["texts"])):
                 raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
-        unfinished = files.beside(path, files.UNFINISHED)
-        if store_files.read_json(unfinished / BUILD) != key:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
-            store_files.write_json(unfinished / BUILD, key)
-        jobs = [
-            ShardJob(unfinished / SHARD.format(number), documents, tokenizer, options)
-            for number, documents in enumerate(parts)
-        ]
-        missing = [job for job in jobs if not (job.folder / suffix_array.MANIFEST).is_file()]
+        unfinished = files.begin(path, (), key)
+        jobs = [replace(job, folder=unfinished / job.folder.name) for job in jobs]
+        missing = [job for job in jobs if not _done(job, job.key, job.key)]
         done = len(jobs) - len(missing)
         with tqdm(desc="shards", total=len(jobs), initial=done, unit=" shards", disable=not progress) as bar:
             for _ in build(missing):
                 bar.update()
         write_shards(unfinished, len(jobs), build=key)
-        (unfinished / BUILD).unlink()
-        files.flush_folder(unfinished)
         files.swap_in(unfinished, path)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a path at which no store of shards can be written, before any work is done."""
+    files.check_target(path, MANIFEST, FORMAT, "store of shards")
+
+
+def _done(job: ShardJob, known: str | None, key: str | None) -> bool:
+    """Whether a shard is there with its index, and holds the texts of the job: those with the same key, or the same tokens."""
+    if not (job.folder / suffix_array.MANIFEST).is_file():
+        return False
+    if known is not None and key is not None:
+        return known == key
+    if iter(job.documents) is job.documents:
+        return False
+    return holds(TokenStore.open(job.folder), job.documents, encoder(job.tokenizer), job.options["max_tokens"])
+
+
+def _keys(build: dict) -> list[str | None]:
+    """Keys of the texts that a finished store was built from; unknown in a store of version 1.0."""
+    texts = build.get("texts")
+    return texts if isinstance(texts, list) else [None] * build.get("shards", 0)
 
 
 @dataclass(frozen=True)
 class DenseJob:
-    """One shard whose states are embedded, or indexed by a reduction that is known."""
+    """One shard whose states are embedded, or, once they are, indexed by a reduction that is known."""
 
     shard: Path
-    embed: Callable[[TokenStore, Path], States]
+    embed: hidden_states.Embed
     sample: int
+    keep: bool
+    folder: str = dense.FOLDER
+    states: Path | None = None
     reduction: Reduction | None = None
     options: dict[str, Any] | None = None
 
-    @property
-    def states(self) -> Path:
-        return files.beside(self.shard, ".states")
 
-
-def embed_shard(job: DenseJob) -> Moments:
-    """Embed a shard; the moments of a sample of its states."""
-    return dense.sample_moments(job.embed(TokenStore.open(job.shard), job.states), job.sample)
+def embed_shard(job: DenseJob) -> tuple[Moments, Path]:
+    """Embed a shard; the moments of a sample of its states, and where these are."""
+    states = hidden_states.embedded(TokenStore.open(job.shard), job.embed, job.keep)
+    return dense.sample_moments(states, job.sample), states.path
 
 
 def index_shard(job: DenseJob) -> int:
     """Index the states of a shard; their number."""
-    states = States.open(job.states, TokenStore.open(job.shard))
-    target = job.shard / dense.FOLDER
-    return len(dense.build_dense_index(target, states, reduction=job.reduction, progress=False, **job.options))
+    store = TokenStore.open(job.shard)
+    states, target = States.open(job.states, store), job.shard / job.folder
+    return len(dense.build_dense_index(target, states, store, reduction=job.reduction, progress=False, **job.options))
 
 
 def build_sharded_dense(
     path: str | Path,
-    embed: Callable[[TokenStore, Path], States],
+    embed: hidden_states.Embed,
     *,
     dims: int = 64,
     sample: int = 1_000_000,
@@ -158,24 +182,34 @@ def build_sharded_dense(
 ) -> None:
     """Give every shard a dense index, all with one reduction.
 
-    The shards are embedded into ``<shard>.states`` by ``embed``; the reduction is fitted to the moments of ``sample`` states of
-    all; then each shard is indexed. States are removed when all is done, so that an interrupted call continues with them.
-    ``each`` does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`. The rest is
-    as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
+    The shards are embedded by ``embed``; the reduction is fitted to the moments of ``sample`` states of all; then each shard is
+    indexed, beside the index that it has, and at the end all the new ones count at once. States are removed when all is done,
+    so that an interrupted call continues with them, unless they are kept or were kept earlier
+    (:func:`~specdec_lib.datastores.states.embedded`). ``each`` does the work of each job, in order: ``map``, or
+    :func:`~specdec_lib.datastores.ray_data.map_on_ray`. The rest is as for
+    :func:`~specdec_lib.datastores.dense.build_dense_index`.
     """
     store = ShardedStore.open(path)
     shards = [store.path / about["name"] for about in store.manifest["shards"]]
-    jobs = [DenseJob(shard, embed, max(1, sample // len(shards))) for shard in shards]
-    everything = Moments()
-    with tqdm(desc="embedded shards", total=len(jobs), unit=" shards", disable=not progress) as bar:
-        for moments in each(embed_shard, jobs):
-            everything.merge(moments)
-            bar.update()
-    reduction = fit(everything, dims)
-    jobs = [replace(job, reduction=reduction, options=options) for job in jobs]
-    with tqdm(desc="indexed shards", total=len(jobs), unit=" shards", disable=not progress) as bar:
-        for _ in each(index_shard, jobs):
-            bar.update()
-    if not keep_states:
-        for job in jobs:
-            shutil.rmtree(job.states)
+    with files.locked(store.path):
+        current, other = dense_slots(store.path)
+        folder = other if all((shard / current).is_dir() for shard in shards) else current
+        jobs = [DenseJob(shard, embed, max(1, sample // len(shards)), keep_states, folder) for shard in shards]
+        everything, places = Moments(), []
+        with tqdm(desc="embedded shards", total=len(jobs), unit=" shards", disable=not progress) as bar:
+            for moments, place in each(embed_shard, jobs):
+                everything.merge(moments)
+                places.append(place)
+                bar.update()
+        reduction = fit(everything, dims)
+        jobs = [
+            replace(job, states=place, reduction=reduction, options=options)
+            for job, place in zip(jobs, places, strict=True)
+        ]
+        with tqdm(desc="indexed shards", total=len(jobs), unit=" shards", disable=not progress) as bar:
+            for _ in each(index_shard, jobs):
+                bar.update()
+        take_slot(store.path, folder)
+        for shard in shards:
+            files.remove(shard / (other if folder == current else current), dense.FILES)
+            hidden_states.remove_unkept(shard)

@@ -5,9 +5,9 @@ The states come from a function of token arrays, so that nothing here knows a mo
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,23 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from specdec_lib import files
-from specdec_lib.datastores import store_files
+from specdec_lib.datastores import arrays
 from specdec_lib.datastores.reduction import check_states
-from specdec_lib.datastores.store_files import StoreError
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.files import StoreError
 
 FORMAT = "specdec-lib hidden states"
-MANIFEST, PROGRESS = "states.json", "progress.json"
+MANIFEST = "states.json"
+FILES = ("positions.npy", "states.npy")
 #: Bytes of states that are in memory before they are written: of a small model on a processor some minutes, which an
 #: interruption costs.
 STEP_BYTES = 1 << 24
 #: States handed out at once.
 BLOCK = 16_384
 Compute = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+#: Beside a store: states that are to be kept, and those that are removed once they are indexed.
+KEPT, UNKEPT = ".states", ".unkept-states"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,19 @@ class ArrayStates:
             yield self.positions[begin : begin + BLOCK].astype(np.int64), part
 
 
+class OtherStates(StoreError):
+    """The folder holds states that were computed in another way."""
+
+
+_FIELDS = {
+    "states": files.count,
+    "width": files.count,
+    "dtype": lambda value: value in ("float16", "float32"),
+    "model": files.text_or_none,
+    "tokens_sha256": files.text,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class States(ArrayStates):
     """Hidden states of a store's positions in a folder, memory-mapped, in order of the store."""
@@ -74,14 +90,19 @@ class States(ArrayStates):
     @classmethod
     def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
         """Open finished states, of ``store``'s tokens where one is given."""
-        path = files.present(store_files.located(path))
-        missing = f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store"
-        about = store_files.read_manifest(path / MANIFEST, FORMAT, missing)
-        if store is not None and about["tokens_sha256"] != store.digest:
+        path = files.located(path)
+        states = files.whole(path, MANIFEST, partial(cls._of_build, path))
+        if store is not None and states.manifest["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
+        return states
+
+    @classmethod
+    def _of_build(cls, path: Path, folder: Path) -> States:
+        missing = f"{path} holds no hidden states; make them with specdec_lib.models.embedding.embed_store"
+        about = files.read_manifest(folder / MANIFEST, FORMAT, missing, FILES, _FIELDS)
         count, dtype = about["states"], np.dtype(about["dtype"])
-        positions = store_files.open_array(path / "positions.npy", np.dtype(np.int64), count)
-        states = store_files.open_array(path / "states.npy", dtype, count, about["width"])
+        positions = arrays.open_array(folder / "positions.npy", np.dtype(np.int64), count)
+        states = arrays.open_array(folder / "states.npy", dtype, count, about["width"])
         return cls(positions, states, about["model"], path, about)
 
     def __repr__(self) -> str:
@@ -89,7 +110,7 @@ class States(ArrayStates):
 
     def verify(self) -> None:
         """Read every byte; StoreError where one differs from the checksums."""
-        store_files.check_sums(self.path, self.manifest["files"])
+        files.check_opened(self.path, MANIFEST, self.manifest)
 
 
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
@@ -147,11 +168,13 @@ def write_states(
     dtype: str = "float16",
     batch_tokens: int = 4096,
     about: dict | None = None,
+    replace: bool = True,
     progress: bool = True,
 ) -> States:
     """Compute the states of a store's tokens and write them.
 
     The same call goes on after an interruption, and opens what was finished; memory holds 16 MiB of states and one batch.
+    Other states that are at ``path`` stay until the new ones are whole; without ``replace`` they are an OtherStates.
 
     ``compute`` gives for a list of int64 token arrays a list of float arrays of shape (tokens, width); it is handed
     ``batch_tokens`` tokens at once, counted as padded to the longest. ``model`` is the fingerprint of the model behind it,
@@ -159,14 +182,14 @@ def write_states(
     :func:`plan_windows`; ``dtype``, "float16" or "float32", is as which the states are stored. A state that is not finite is a
     ValueError, and the unfinished folder is then removed.
     """
-    path = store_files.located(path)
+    path = files.located(path)
     window, width = whole("window", window, 1), whole("width", width, 1)
     batch_tokens = whole("batch_tokens", batch_tokens, 1)
     max_states = None if max_states is None else whole("max_states", max_states, 1)
     one_of("cover", cover, ("truncate", "windows"))
     one_of("dtype", dtype, ("float16", "float32"))
     check_overlap(window, overlap, cover)
-    store_files.check_target(path, MANIFEST, "folder of hidden states")
+    check_target(path)
     key = {
         "model": model,
         "width": width,
@@ -179,38 +202,66 @@ def write_states(
         **(about or {}),
     }
     plan = plan_windows(store, window, overlap, cover, max_states)
-    with store_files.build_lock(path):
-        files.recover(path)
-        if (done := _finished(path, key)) is not None:
-            return done
-        partial = files.beside(path, files.UNFINISHED)
-        if (store_files.read_json(partial / PROGRESS) or {}).get("key") != key:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            store_files.write_json(partial / PROGRESS, {"key": key, "rows": 0})
+    with files.locked(path):
+        files.recover(path, FILES)
+        if (done := _finished(path)) is not None:
+            if all(done.manifest.get(name) == value for name, value in key.items()):
+                return done
+            if not replace:
+                raise OtherStates(
+                    f"{path} holds other states, of the model {str(done.model)[:12]}: move them away, or remove them"
+                )
+        unfinished = files.begin(path, FILES, key)
         try:
-            _write(partial, store, plan, key, compute, batch_tokens, progress)
+            _write(unfinished, store, plan, key, compute, batch_tokens, progress)
         except ValueError:
-            shutil.rmtree(partial)
+            files.remove(unfinished, FILES)
             raise
         positions = np.concatenate([np.arange(keep, stop) for _, keep, stop in plan]) + 1
-        store_files.write_array(partial / "positions.npy", positions, np.dtype(np.int64))
-        known = {**key, "states": len(positions)}
-        store_files.write_manifest(partial / MANIFEST, FORMAT, known, ("positions.npy", "states.npy"))
-        (partial / PROGRESS).unlink()
-        files.flush_folder(partial)
-        files.swap_in(partial, path)
+        arrays.write_array(unfinished / "positions.npy", positions, np.dtype(np.int64))
+        files.write_manifest(unfinished / MANIFEST, FORMAT, {**key, "states": len(positions)}, FILES)
+        files.swap_in(unfinished, path, FILES)
     return States.open(path, store)
 
 
-def _finished(path: Path, key: dict) -> States | None:
-    """The states at ``path`` where they are sound and those that are asked for."""
+def check_target(path: Path) -> None:
+    """Refuse a path at which no states can be written, before any work is done."""
+    files.check_target(path, MANIFEST, FORMAT, "folder of hidden states", FILES)
+
+
+#: ``embed(store, path, replace)`` computes states as :func:`write_states` does.
+Embed = Callable[[TokenStore, Path, bool], "States"]
+
+
+def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
+    """States of a store to make an index of.
+
+    Those that were kept earlier are taken where they are the ones that are asked for, and stay in any case; to ``keep`` others is
+    an OtherStates. States that are not kept lie in a folder of their own until :func:`remove_unkept`.
+    """
+    kept = files.beside(store.path, KEPT)
+    if keep or files.present(kept).exists():
+        try:
+            return embed(store, kept, False)
+        except OtherStates:
+            if keep:
+                raise
+    return embed(store, files.beside(store.path, UNKEPT), True)
+
+
+def remove_unkept(store: Path) -> None:
+    """Remove the states of a store that were computed only to make an index of."""
+    files.remove(files.beside(store, UNKEPT), FILES)
+
+
+def _finished(path: Path) -> States | None:
+    """The states at ``path`` where they are sound."""
     try:
         states = States.open(path)
         states.verify()
     except StoreError:
         return None
-    return states if all(states.manifest.get(name) == value for name, value in key.items()) else None
+    return states
 
 
 def _write(
@@ -220,24 +271,26 @@ def _write(
     ends, dtype, width = np.cumsum(plan[:, 2] - plan[:, 1]), np.dtype(key["dtype"]), key["width"]
     row_bytes, total, path = width * dtype.itemsize, int(ends[-1]), folder / "states.npy"
     step_of = (ends - 1) // max(1, STEP_BYTES // row_bytes)
-    known = store_files.read_json(folder / PROGRESS)["rows"]
-    if not path.is_file() or path.stat().st_size < store_files.NPY_HEADER + known * row_bytes:
+    known = files.progress(folder).get("rows")
+    size = path.stat().st_size if path.is_file() else 0
+    if not files.count(known) or size < arrays.NPY_HEADER + known * row_bytes:
         known = 0
     with (
-        path.open("r+b" if known else "w+b") as file,
+        open(path, "r+b" if known else "w+b", opener=files.no_link) as file,
         tqdm(desc="hidden states", unit=" tokens", unit_scale=True, total=total, disable=not progress) as bar,
     ):
-        store_files.npy_header(file, dtype, total, width)
-        file.seek(store_files.NPY_HEADER + known * row_bytes)
+        arrays.npy_header(file, dtype, total, width)
+        file.seek(arrays.NPY_HEADER + known * row_bytes)
         file.truncate()
         bar.update(known)
         for step in np.unique(step_of):
             end = int(ends[step_of == step][-1])
             if end > known:
                 states = _states(store, plan[step_of == step], key, compute, batch_tokens, bar)
-                store_files.write(file, states.data)
-                store_files.flush(file)
-                store_files.write_json(folder / PROGRESS, {"key": key, "rows": end})
+                files.write(file, states.data)
+                file.flush()
+                files.flush(path)
+                files.note_progress(folder, rows=end)
 
 
 def _states(

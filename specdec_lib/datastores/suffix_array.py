@@ -20,15 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
-from specdec_lib.datastores import store_files
-from specdec_lib.datastores.store_files import StoreError
+from specdec_lib import files
+from specdec_lib.datastores import arrays, tokens
 from specdec_lib.datastores.tokens import TokenStore
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.compiled import compiled
+from specdec_lib.files import StoreError
 
 FORMAT = "specdec-lib suffix array of reversed tokens"
 MANIFEST = "suffix_array.json"
-_FILES = ("suffix_array.npy", "first.npy", "keys.npy")
+FILES = ("suffix_array.npy", "first.npy", "keys.npy")
 _WRITE_ENTRIES = 1 << 22
 #: Entries from one key to the next.
 STRIDE = 64
@@ -160,28 +161,41 @@ class SuffixIndex:
 
     @classmethod
     def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
-        """Open the index of a store."""
-        if not isinstance(store, TokenStore):
-            store = TokenStore.open(store)
-        path = store.path / MANIFEST
-        about = store_files.read_manifest(
+        """Open the index of a store; StoreError if the store was built again since it was opened."""
+        path = store.path if isinstance(store, TokenStore) else files.located(store)
+
+        def read(folder: Path) -> SuffixIndex:
+            now = TokenStore.of_build(path, folder) if not isinstance(store, TokenStore) else store
+            return cls._of_build(now, folder)
+
+        return files.whole(path, tokens.MANIFEST, read)
+
+    @classmethod
+    def _of_build(cls, store: TokenStore, folder: Path) -> SuffixIndex:
+        path = folder / MANIFEST
+        about = files.read_manifest(
             path,
             FORMAT,
             f"{store.path} has no suffix array: build one with 'python -m specdec_lib datastore build', or with "
             "specdec_lib.datastores.build_suffix_array",
+            FILES,
+            {"entries": files.count, "tokens_sha256": files.text},
         )
         if about["tokens_sha256"] != store.digest:
-            raise StoreError(f"{path} belongs to other tokens than those in its folder; build the suffix array again")
+            raise StoreError(
+                f"{path} belongs to other tokens than those of the store: if that was built again since it was opened, open "
+                "it again; else build the suffix array again"
+            )
         entries = about["entries"]
-        suffixes = store_files.open_array(store.path / "suffix_array.npy", np.dtype(np.int32), entries)
-        first = store_files.open_array(store.path / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
-        keys = store_files.open_array(store.path / "keys.npy", np.dtype(np.uint64), -(-entries // STRIDE))
+        suffixes = arrays.open_array(folder / "suffix_array.npy", np.dtype(np.int32), entries)
+        first = arrays.open_array(folder / "first.npy", np.dtype(np.int64), store.vocabulary + 1)
+        keys = arrays.open_array(folder / "keys.npy", np.dtype(np.uint64), -(-entries // STRIDE))
         # The compiled loops read tokens up to an entry's successor and entries from first[t] to first[t + 1], and
         # check no bounds. The first and the last of the tokens are separators.
-        store_files.check_range(store.path / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
-        store_files.check_range(store.path / "first.npy", first, 0, entries, "entry")
+        arrays.check_range(folder / "suffix_array.npy", suffixes, 1, len(store.tokens) - 2, "position")
+        arrays.check_range(folder / "first.npy", first, 0, entries, "entry")
         if first[0] != 0 or first[-1] != entries or not (first[1:] >= first[:-1]).all():
-            raise StoreError(f"{store.path / 'first.npy'} does not rise from 0 to {entries}: build it again")
+            raise StoreError(f"{folder / 'first.npy'} does not rise from 0 to {entries}: build it again")
         return cls(store, suffixes, first, keys, about)
 
     def __repr__(self) -> str:
@@ -211,7 +225,7 @@ class SuffixIndex:
     def verify(self) -> None:
         """Read every byte of the index and of its store; StoreError where one differs from the checksums."""
         self.store.verify()
-        store_files.check_sums(self.store.path, self.manifest["files"])
+        files.check_opened(self.store.path, MANIFEST, self.manifest)
 
 
 @compiled
@@ -290,15 +304,23 @@ def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    Memory holds 10 bytes a token for vocabularies up to 65,535 and 15 above; almost twice that from 2**31 bytes of ids on.
+    An index that is there stays until each of its files is replaced by one of the same bytes; StoreBusy if another process
+    builds the store or an index in it. Memory holds 10 bytes a token for vocabularies up to 65,535 and 15 above; almost twice
+    that from 2**31 bytes of ids on.
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
     size = len(store.tokens)
     if size >= 2**31:
         raise ValueError(f"{store.path} has {size} tokens; expected fewer than {2**31}: build a store of shards")
-    folder = store.path
-    (folder / MANIFEST).unlink(missing_ok=True)
+    with files.locked(store.path):
+        return _build(store, progress)
+
+
+def _build(store: TokenStore, progress: bool) -> SuffixIndex:
+    folder = files.present(store.path)
+    if (files.read_json(folder / tokens.MANIFEST) or {}).get("files") != store.manifest["files"]:
+        raise StoreError(f"{store.path} was built again since it was opened; open it again")
     first = np.zeros(store.vocabulary + 1, np.int64)
     with tqdm(desc="suffix array", total=3, unit=" stages", disable=not progress) as bar:
         text = reversed_bytes(store.tokens, store.vocabulary)
@@ -309,10 +331,13 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
         count = _keep_continued(entries, width, store.tokens, first)
         np.cumsum(first, out=first)
         bar.update()
-        store_files.write_array(folder / "suffix_array.npy", entries[:count], np.dtype(np.int32))
-        store_files.write_array(folder / "first.npy", first, np.dtype(np.int64))
-        store_files.write_array(folder / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
-        bar.update()
-    about = {"entries": count, "tokens_sha256": store.digest}
-    store_files.write_manifest(folder / MANIFEST, FORMAT, about, _FILES)
+        # All are written before the first takes its place. They follow from the tokens alone, so that those of before,
+        # beside which some of them may stand for a moment, have the same bytes.
+        with files.scratch(folder) as new:
+            arrays.write_array(new / "suffix_array.npy", entries[:count], np.dtype(np.int32))
+            arrays.write_array(new / "first.npy", first, np.dtype(np.int64))
+            arrays.write_array(new / "keys.npy", _make_keys(store.tokens, entries[:count]), np.dtype(np.uint64))
+            bar.update()
+            files.write_manifest(new / MANIFEST, FORMAT, {"entries": count, "tokens_sha256": store.digest}, FILES)
+            files.move_in(new, folder, (*FILES, MANIFEST))
     return SuffixIndex.open(store)

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_lib import files
-from specdec_lib.datastores import store_files
-from specdec_lib.datastores.store_files import StoreError
+from specdec_lib.datastores import arrays
+from specdec_lib.files import StoreBusy as StoreBusy
+from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMAT = "specdec-lib token store"
 MANIFEST = "manifest.json"
+FILES = ("tokens.npy", "documents.npy")
 #: Largest vocabulary; one id more is the separator. Tokenizers have up to about 2**20 ids, and a suffix array keeps a
 #: number of 8 bytes for each id: a wrong vocabulary must not ask for the memory of one of 2**32.
 LARGEST_VOCABULARY = 2**24
@@ -63,6 +65,17 @@ def check_vocabulary(store: TokenStore, vocabulary: int) -> None:
         )
 
 
+_FIELDS = {
+    "vocabulary": lambda value: files.count(value) and 1 <= value <= LARGEST_VOCABULARY,
+    "tokens": files.count,
+    "documents": files.count,
+    "skipped_documents": files.count,
+    "dtype": files.text,
+    "tokenizer": files.text_or_none,
+    "sources": files.objects,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class TokenStore:
     """Tokens of many documents, memory-mapped and read-only."""
@@ -77,25 +90,29 @@ class TokenStore:
     @classmethod
     def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
         """Open a finished store; refuse it if its tokens are not those of ``tokenizer``, where one is given."""
-        path = store_files.located(path)
-        folder = files.present(path)
-        manifest = store_files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path))
-        separator = manifest["vocabulary"]
-        length = manifest["tokens"] + manifest["documents"] + 1
-        tokens = store_files.open_array(folder / "tokens.npy", token_dtype(separator), length)
-        starts = store_files.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
-        # The compiled loops walk from separator to separator and check no bounds.
-        if tokens[0] != separator or tokens[-1] != separator:
-            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: build the store again")
-        store_files.check_range(folder / "tokens.npy", tokens, 0, separator, "token")
-        store_files.check_range(folder / "documents.npy", starts, 1, length, "start")
-        rising = starts[0] == 1 and starts[-1] == length and (starts[1:] > starts[:-1]).all()
-        if not (rising and (tokens[starts - 1] == separator).all()):
-            raise StoreError(f"{folder / 'documents.npy'} does not say where documents start: build the store again")
-        store = cls(folder, manifest, tokens, starts)
+        path = files.located(path)
+        store = files.whole(path, MANIFEST, lambda folder: cls.of_build(path, folder))
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         return store
+
+    @classmethod
+    def of_build(cls, path: Path, folder: Path) -> TokenStore:
+        """The store at ``path`` as one build of it, ``folder``, has it (:func:`specdec_lib.files.whole`)."""
+        manifest = files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path), FILES, _FIELDS)
+        separator = manifest["vocabulary"]
+        length = manifest["tokens"] + manifest["documents"] + 1
+        tokens = arrays.open_array(folder / "tokens.npy", token_dtype(separator), length)
+        starts = arrays.open_array(folder / "documents.npy", np.dtype(np.int64), manifest["documents"] + 1)
+        # The compiled loops walk from separator to separator and check no bounds.
+        if tokens[0] != separator or tokens[-1] != separator:
+            raise StoreError(f"{folder / 'tokens.npy'} does not begin and end with a separator: build the store again")
+        arrays.check_range(folder / "tokens.npy", tokens, 0, separator, "token")
+        arrays.check_range(folder / "documents.npy", starts, 1, length, "start")
+        rising = starts[0] == 1 and starts[-1] == length and (starts[1:] > starts[:-1]).all()
+        if not (rising and (tokens[starts - 1] == separator).all()):
+            raise StoreError(f"{folder / 'documents.npy'} does not say where documents start: build the store again")
+        return cls(path, manifest, tokens, starts)
 
     @property
     def vocabulary(self) -> int:
@@ -146,7 +163,7 @@ class TokenStore:
 
     def verify(self) -> None:
         """Read every byte and compare it with the manifest's checksums; StoreError if a file was altered."""
-        store_files.check_sums(self.path, self.manifest["files"])
+        files.check_opened(self.path, MANIFEST, self.manifest)
 
 
 def _what_is_there(path: Path) -> str:

@@ -34,14 +34,18 @@ def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
 
 
 class Forward:
-    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all."""
+    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all.
+
+    Passes over a few tokens use the products of :mod:`specdec_lib.decoding.few_rows` where these are faster, unless ``reference``
+    asks for what transformers computes.
+    """
 
     #: Whether tokens without a mask are a chain behind the committed ones.
     knows_chains = False
     #: By layer, what takes its states; None where hooks on the model read them.
     shown = None
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False):
+    def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False, reference: bool = False):
         self.model, self.cache, self.device = model, cache, input_device(model)
         self.additive = model.config._attn_implementation == "eager"
         self.rows: attention.AttentionRows | None = None
@@ -56,6 +60,11 @@ class Forward:
         self._within = nullcontext
         if self.device.type == "cuda" or (captures and is_compiled(model)):
             self._within = partial(attention.settings, self.device, captures and is_compiled(model))
+        elif not reference:
+            from specdec_lib.decoding import few_rows  # numba takes most of a second
+
+            if few_rows.serves(unwrapped(model)):
+                self._within = few_rows.FewRows
 
     @property
     def running(self) -> bool:

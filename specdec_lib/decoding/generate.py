@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -139,7 +140,9 @@ class Run:
         self.context = Context(tokens, len(tokens), vocabulary_size(model), shown, token_ids=token_ids(model))
 
     @contextmanager
-    def verifier(self, capture: Capture = Capture(), runtime: Runtime | None = None) -> Iterator[ModelVerifier]:
+    def verifier(
+        self, capture: Capture = Capture(), runtime: Runtime | Literal["transformers"] | None = None
+    ) -> Iterator[ModelVerifier]:
         """The target, open, with what it captures shown in the context."""
         context, known = self.context, self.context.vocabulary
         if capture.topk > known:
@@ -179,7 +182,7 @@ def generate(
     *,
     stop_strings: Sequence[str] = (),
     tokenizer: PreTrainedTokenizerBase | None = None,
-    runtime: Runtime | None = None,
+    runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Generation:
     """Decode one prompt, with or without speculation.
 
@@ -207,9 +210,10 @@ def generate(
         Called with each block of new tokens as it is emitted.
     stop_strings : sequence of str
         End with the token that completes one of these; needs ``tokenizer``.
-    runtime : Runtime, optional
-        How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs; eagerly
-        without one. The tokens are the same in float32.
+    runtime : Runtime or "transformers", optional
+        How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs. Without one they
+        are transformers' own, on a CPU in float32 with a faster product for passes over a few tokens, which reads the model's
+        weights as they are; ``"transformers"`` leaves that out. The tokens are the same in float32, up to rounding.
     """
     if drafter is not None:
         check_drafter(drafter)
@@ -228,7 +232,7 @@ def record(
     capture: Capture = Capture(),
     stop_strings: Sequence[str] = (),
     tokenizer: PreTrainedTokenizerBase | None = None,
-    runtime: Runtime | None = None,
+    runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Trace:
     """Decode plainly and keep, on the CPU, what any drafter would need to be replayed; arguments as for :func:`generate`.
 

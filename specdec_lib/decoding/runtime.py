@@ -30,8 +30,8 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 #: Rotary embeddings whose frequencies depend on the largest position, which the host reads in each pass.
 _READ_BY_HOST = {"dynamic", "longrope"}
 _TAKING = threading.Lock()
-#: What runs the passes of models that hold packed weights (``load_model(file, dtype="file")``), unasked.
-OF_MODEL: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()
+#: What runs the passes of a model where nothing else is asked for: of models whose weights only their own forward reads.
+OF_MODEL: weakref.WeakKeyDictionary[PreTrainedModel, object] = weakref.WeakKeyDictionary()
 
 
 @dataclass

@@ -223,12 +223,81 @@ def _refusals(model: PreTrainedModel, longest: int) -> Iterator[tuple[bool, str]
     )
 
 
+def _adapters_that_are_more(model: PreTrainedModel) -> Iterator[str]:
+    """What adapters of PEFT do besides changing weights, which passes over a draft do not follow."""
+    inside = unwrapped(model)
+    # PEFT's own generate hands the model inside over, and itself as what prepares the model's inputs.
+    outside = getattr(vars(inside).get("prepare_inputs_for_generation"), "__self__", None)
+    for each in (model, outside):
+        config = getattr(each, "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
+            yield f"puts trained vectors before the prompt ({_name(config)}), which no tree is verified after"
+    for config in (getattr(inside, "peft_config", None) or {}).values():
+        if _name(config) == "XLORA":
+            yield "weighs its adapters by a pass of its own over the whole text (XLORA)"
+    for part in inside.modules():
+        variants = getattr(part, "lora_variant", None)
+        if not variants or part.disable_adapters:
+            continue
+        if any("ALora" in type(variants.get(name)).__name__ for name in part.active_adapters):
+            yield "has an activated LoRA, whose effect begins at a place in the prompt that a pass over a draft does not know"
+
+
+def _name(config: object) -> str:
+    kind = getattr(config, "peft_type", "")
+    return str(getattr(kind, "value", kind))
+
+
+def state_of(model: PreTrainedModel) -> list[tuple]:
+    """What decides, besides the weights' values, how a model computes: its parts, hooks, modes and adapters.
+
+    Two that are equal were taken from a model that computes alike; hooks of a generation under way do not count.
+    """
+    config, inside = decoder_config(model), unwrapped(model)
+    used = config._attn_implementation
+    kinds = getattr(config, "layer_types", None)
+    weights = model.get_input_embeddings().weight
+    state: list[tuple] = [
+        (
+            "sdpa" if used == attention.NAME else used,
+            getattr(config, "sliding_window", None),
+            None if kinds is None else tuple(kinds),
+            weights.dtype,
+            weights.device,
+            str(getattr(model, "active_adapter", None)),
+            *torch.nn.modules.module._global_forward_hooks,
+            *torch.nn.modules.module._global_forward_pre_hooks,
+        )
+    ]
+    for part in inside.modules():
+        own = vars(part)
+        hooks = [
+            place
+            for name in ("_forward_pre_hooks", "_forward_hooks")
+            for place, hook in own[name].items()
+            if not getattr(hook, "__module__", "").startswith(__package__)
+        ]
+        # Whole numbers are left out: some count passes.
+        flags = [value for value in own.values() if type(value) in _FLAGS]
+        state.append((type(part), own.get("forward"), own.get("_compiled_call_impl"), *hooks, *map(_plain, flags)))
+    return state
+
+
+#: Types of what a part of a model notes about how it computes: its mode, its active adapters.
+_FLAGS = {bool, str, float, list}
+
+
+def _plain(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    return tuple(each for each in value if isinstance(each, str | bool))
+
+
 def check_kind(model: PreTrainedModel, longest: int) -> None:
     """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
-    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+    for reason in _adapters_that_are_more(model):
         raise UnsupportedModel(
-            f"{type(model).__name__} puts trained vectors before the prompt, which no tree is verified after; use an adapter that "
-            "changes weights, such as LoRA"
+            f"{type(model).__name__} {reason}; use an adapter that changes weights alone, such as LoRA"
         )
     model = unwrapped(model)
     for holds, reason in _refusals(model, longest):

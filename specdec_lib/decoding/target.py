@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from specdec_lib.decoding.served_models import (
     input_device,
     is_compiled,
     last_position,
+    state_of,
     unwrapped,
     vocabulary_size,
     windows,
@@ -44,7 +46,8 @@ PREFILL_CHUNK = 4096
 STRIP_ROWS = 32
 #: Room for a draft behind prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
-_CHECKED: weakref.WeakSet = weakref.WeakSet()
+#: How each model was when it was checked.
+_CHECKED: weakref.WeakKeyDictionary[PreTrainedModel, list[tuple]] = weakref.WeakKeyDictionary()
 
 
 class Target:
@@ -52,6 +55,7 @@ class Target:
 
     Prompt and output may reach ``longest`` tokens. The buffers hold ``capacity`` positions at first, by default ``longest`` and a
     draft, and grow by half when exceeded; those of a ``runtime``, which runs passes over drafts in place, keep its capacity.
+    ``"transformers"`` runs transformers' own forward, without the products of :mod:`specdec_lib.decoding.few_rows`.
     UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
     """
 
@@ -61,7 +65,7 @@ class Target:
         longest: int,
         capture: Capture = Capture(),
         capacity: int | None = None,
-        runtime: Runtime | None = None,
+        runtime: Runtime | Literal["transformers"] | None = None,
     ):
         check_kind(model, longest)
         capacity = longest + DRAFT_ROOM if capacity is None else capacity
@@ -69,9 +73,12 @@ class Target:
         self.layers = config.num_hidden_layers
         # The most likely tokens are read off the logits: no pass differs for them.
         self.capture = replace(capture, topk=0)
-        runtime = OF_MODEL.get(inner) if runtime is None else runtime
+        reference = runtime == "transformers"
+        runtime = None if reference else OF_MODEL.get(inner) if runtime is None else runtime
         # Some runtimes have a forward of their own, others buffers for transformers'.
         makes, runtime = (runtime, None) if hasattr(runtime, "forward") else (None, runtime)
+        if not isinstance(runtime, Runtime | None):
+            raise ValueError(f"runtime is {runtime!r}; expected a Runtime, 'transformers' or None")
         self.runtime = runtime
         self._states: dict[int, torch.Tensor] = (
             {} if runtime is None else runtime.take(self, inner, self.capture, longest)
@@ -79,7 +86,7 @@ class Target:
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         if makes is None:
-            self.forward = Forward(model, self.cache, captures=self.capture != Capture())
+            self.forward = Forward(model, self.cache, captures=self.capture != Capture(), reference=reference)
         else:
             self.forward = makes.forward(inner, self.cache, self.capture)
         self.device = self.forward.device
@@ -330,7 +337,7 @@ _CHECKED_WINDOW = 3
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """See once per model that verifying a tree computes what the model computes on each path alone.
+    """See that verifying a tree computes what the model computes on each path alone: once, and again when the model was changed.
 
     Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. The
     model is run as it is written and in its own precision. One with a sliding window is also run beyond it, on a copy with the
@@ -338,14 +345,18 @@ def check_model(model: PreTrainedModel) -> None:
 
     UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
     """
-    model = unwrapped(model)
-    if model in _CHECKED:
+    state = state_of(model)
+    if _CHECKED.get(model) == state:
         return
     check_kind(model, 12)
-    as_written = attention.uncompiled() if is_compiled(model) else nullcontext()
-    with torch.inference_mode(), as_written, torch.autocast(input_device(model).type, enabled=False):
-        _check(model)
-    _CHECKED.add(model)
+    inside = unwrapped(model)
+    WITHIN_WINDOW.discard(inside)
+    as_written = attention.uncompiled() if is_compiled(inside) else nullcontext()
+    with torch.inference_mode(), as_written, torch.autocast(input_device(inside).type, enabled=False):
+        _check(inside)
+        if getattr(model, "_orig_mod", model) is not inside:
+            _check_wrapper(model, inside)
+    _CHECKED[model] = state
 
 
 def _check(model: PreTrainedModel) -> None:
@@ -370,6 +381,24 @@ def _check(model: PreTrainedModel) -> None:
             problem = str(error)
         if problem is not None:
             WITHIN_WINDOW.add(model)
+
+
+def _check_wrapper(model: PreTrainedModel, inside: PreTrainedModel) -> None:
+    """Refuse a wrapper, such as PEFT's, that computes something else than the model inside, which passes are run on."""
+    name, text = type(model).__name__, [(7 * i + 3) % vocabulary_size(inside) for i in range(8)]
+    own = _tried(f"{name} cannot run:", _own_logits, model, text)
+    error = _relative(own, _own_logits(inside, text))
+    if not error <= (TOLERANCE_HALF if inside.dtype in HALF else TOLERANCE):
+        raise UnsupportedModel(
+            f"{name} gives other logits than the {type(inside).__name__} inside, by {error:.2g} of their spread: it does more than "
+            "its adapters' weights say; merge the adapter into the model, or use one that changes weights alone, such as LoRA"
+        )
+
+
+def _relative(rows: torch.Tensor, expected: torch.Tensor) -> float:
+    """By how much of the spread of the logits they differ, at most; NaN of NaN, which compares as neither larger nor smaller."""
+    spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
+    return float(((rows - expected).norm(dim=-1) / spread).max())
 
 
 def _tried(what: str, call: Callable, *arguments):
@@ -423,13 +452,8 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
     """
     tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
 
-    def differ(rows: torch.Tensor, expected: torch.Tensor) -> float:
-        spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-12)
-        # The largest; of NaN, which compares as neither larger nor smaller, NaN.
-        return float(((rows - expected).norm(dim=-1) / spread).max())
-
     first, second = (_own_logits(model, text) for text in texts)
-    error = differ(_own_logits(model, texts[1][:-2]), second[:-2])
+    error = _relative(_own_logits(model, texts[1][:-2]), second[:-2])
     if not error <= tolerance:
         kind = next((type(module) for module in model.modules() if "quantized" in type(module).__module__), None)
         trained = next((name for name, module in model.named_modules() if module.training), None)
@@ -455,7 +479,7 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
     expected = torch.stack(
         [first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2], second[start + 3]]
     )
-    error = differ(torch.cat([got, after]).float().to(expected.device), expected)
+    error = _relative(torch.cat([got, after]).float().to(expected.device), expected)
     if not error <= tolerance:
         return (
             f"logits of a verified draft differ from the model's own by {error:.2g} of their spread (allowed: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -13,6 +13,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from specdec_lib.decoding.contract import Capture, Drafter, check_drafter
 from specdec_lib.decoding.generate import Run
 from specdec_lib.decoding.loop import Limits, decode
+from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import check_kind, context_limit
 
@@ -89,7 +90,12 @@ def _drafted_by(processors, seed: int) -> Sampling:
 
 
 def custom_generate(
-    drafter: Drafter | None = None, *, seed: int = 0, streamer=None, on_finish: Callable | None = None
+    drafter: Drafter | None = None,
+    *,
+    seed: int = 0,
+    streamer=None,
+    on_finish: Callable | None = None,
+    runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Callable:
     """A decoding method for ``model.generate(custom_generate=...)``.
 
@@ -116,6 +122,8 @@ def custom_generate(
         ``generate(streamer=...)`` on to its own methods alone.
     on_finish : callable, optional
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
+    runtime : Runtime or "transformers", optional
+        How the model's passes are run, as for :func:`specdec_lib.generate`.
     """
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
@@ -151,7 +159,7 @@ def custom_generate(
             if streamer is not None:
                 streamer.put(input_ids.cpu())
                 put = lambda tokens: streamer.put(torch.tensor(tokens))  # noqa: E731
-            with run.verifier(Capture() if drafter is None else drafter.capture) as verifier:
+            with run.verifier(Capture() if drafter is None else drafter.capture, runtime) as verifier:
                 done = decode(verifier, drafter, run.context, run.limits, put)
         finally:
             if streamer is not None:

@@ -69,7 +69,7 @@ class Eagle(StaticTreeDrafter):
         self._state = EagleState(self)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        with torch.inference_mode():
+        with self._inference():
             self._state.read_on(context)
         return super().propose(context, limit)
 

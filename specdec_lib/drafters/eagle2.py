@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import whole
@@ -52,7 +51,7 @@ class Eagle2(HeadDrafter):
         tokens: list[int] = []
         parents: list[int] = []
         values: list[float] = []
-        with torch.inference_mode():
+        with self._inference():
             self._state.read_on(context)
             level = [-1]
             for depth in range(1, min(self.depth, limit) + 1):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from typing import Self
 
@@ -12,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
+from specdec_lib.decoding.few_rows import FewRows
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
@@ -47,6 +49,12 @@ class HeadDrafter(Drafter):
                 f"one that decodes has {context.vocabulary} and {width}: give both the same model"
             )
         self.finish()
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Where the heads are run: without gradients, and on the CPU with products for a few rows."""
+        with torch.inference_mode(), FewRows() if self.ends.device.type == "cpu" else nullcontext():
+            yield
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:
         """The target's states from position ``first`` on, of shape (n, d), as the heads take them."""
@@ -102,7 +110,7 @@ class StaticTreeDrafter(HeadDrafter):
         parents: list[int] = []
         # Of each node of the shape: its place in the draft, or None where the vocabulary has no such rank.
         places: dict[int, int | None] = {-1: -1}
-        with torch.inference_mode():
+        with self._inference():
             for depth, (nodes, width) in enumerate(zip(self._levels[:limit], self._widths, strict=False), start=1):
                 above = list(dict.fromkeys(places[self.shape[node][0]] for node in nodes))
                 above = [place for place in above if place is not None]

@@ -27,7 +27,7 @@ class Hydra(StaticTreeDrafter):
         self._read, self._state = 0, torch.empty(0)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        with torch.inference_mode():
+        with self._inference():
             self._read_on(context)
         return super().propose(context, limit)
 

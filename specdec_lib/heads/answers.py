@@ -15,13 +15,12 @@ from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import named, replacing
+from specdec_lib.files import located, locked, named, read_json, replacing
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -80,7 +79,7 @@ def kept(
     folder.mkdir(parents=True, exist_ok=True)
     # Resolved: the lock lies beside the folder, and "." has no name to lie beside.
     with (
-        build_lock(folder.resolve()),
+        locked(located(folder)),
         tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar,
     ):
         _begin(folder / MANIFEST, about)
@@ -97,7 +96,7 @@ def _begin(manifest: Path, about: Mapping[str, Any]) -> None:
         with replacing(manifest) as aside:
             aside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         return
-    begun = json.loads(manifest.read_text(encoding="utf-8"))
+    begun = read_json(manifest) or {}
     differ = [name for name in about if begun.get(name) != about[name]]
     if differ:
         raise ValueError(f"{manifest.parent} holds answers with another {', '.join(differ)}; name an empty folder")

@@ -21,7 +21,6 @@ from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config,
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
 from specdec_lib.heads.layer import DecoderLayer, Past
-from specdec_lib.models.few_rows import serve
 from specdec_lib.models.fingerprint import fingerprint, weights_of
 
 COMMAND = "python -m specdec_lib train-heads"
@@ -159,7 +158,7 @@ class DraftHead(nn.Module, ABC):
         head = head_files.load(path, "drafting_heads", make, COMMAND)
         if model is not None:
             head.check(model)
-        return serve(head)
+        return head
 
 
 def _own_layers(count: int, width: int, vocabulary: int) -> nn.ModuleList:

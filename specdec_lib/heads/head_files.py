@@ -40,8 +40,9 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
     if version != FORMAT:
         raise ValueError(f"{path} is of format {version}; this version reads format {FORMAT}: train again: {command}")
     try:
-        head = make(about)
-        head.load_state_dict(weights)
+        with torch.device("meta"):  # the file says how large they are: nothing is asked for before its weights fit
+            head = make(about)
+        head.load_state_dict(weights, assign=True)
         broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
         if broken is not None:
             raise ValueError(f"{broken} holds NaN or infinity")

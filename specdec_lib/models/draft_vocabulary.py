@@ -40,9 +40,6 @@ class DraftVocabulary:
         self.unknown = len(self.ids) if unknown is None else unknown
         self._ids = self.ids.numpy()
         self.largest = int(self._ids[-1])
-        # One place after the last id stands for all that come later.
-        self._own = np.full(self.largest + 2, self.unknown)
-        self._own[self._ids] = np.arange(len(self._ids))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,7 +52,9 @@ class DraftVocabulary:
 
     def to_draft(self, tokens: Sequence[int]) -> list[int]:
         """The ids as which the draft reads tokens of the target."""
-        return self._own[np.minimum(np.asarray(tokens, np.int64), self.largest + 1)].tolist()
+        tokens = np.asarray(tokens, np.int64)
+        places = np.minimum(np.searchsorted(self._ids, tokens), len(self._ids) - 1)
+        return np.where(self._ids[places] == tokens, places, self.unknown).tolist()
 
     def to_target(self, tokens: Sequence[int]) -> list[int]:
         """The ids of the target for ids of the draft, each below V."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 import time
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from specdec_lib import paths
 from specdec_lib.decoding.checks import one_of
@@ -26,6 +35,8 @@ SHIPPED = {
 }
 #: Threads are warned of where a product takes this many times as long on all of them as on one.
 SLOWER = 3.0
+#: transformers switches settings of the whole process while it makes a model: two at once would leave them switched.
+_LOADING = threading.RLock()
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -62,13 +73,36 @@ def placed(name_or_path: str | Path) -> str | Path:
             raise FileNotFoundError(f"{name!r} is not in {SHIPPED[name]}; install the package again")
         return SHIPPED[name]
     path = named(name)
-    if name.lower().endswith(".gguf"):
+    if is_gguf(path):
         return path
     if not isinstance(name_or_path, Path) and not name.startswith((".", "/", "~")):
         return name
     if not (path / "config.json").exists():
         raise FileNotFoundError(f"no model in {path}: expected a directory with config.json")
     return path
+
+
+def is_gguf(name_or_path: str | Path) -> bool:
+    """Whether a model is named by a GGUF file; a folder may have such a name as well."""
+    path = Path(name_or_path)
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
+
+
+def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Load the configuration alone of what :func:`load_model` takes, a GGUF file too."""
+    place = placed(name_or_path)
+    if is_gguf(place):
+        return gguf.described(Path(place))[0]
+    # Left unset, transformers would ask on the terminal, and a y would run the code.
+    return AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer alone of what :func:`load_model` takes, a GGUF file too."""
+    place = placed(name_or_path)
+    if is_gguf(place):
+        return gguf.described(Path(place))[1]
+    return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
 
 
 def load_model(
@@ -106,18 +140,38 @@ def load_model(
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     name_or_path = placed(name_or_path)
-    if str(name_or_path).lower().endswith(".gguf"):
-        model, tokenizer = gguf.read(name_or_path, kind, attn_implementation="sdpa")
+    with _LOADING:
+        if is_gguf(name_or_path):
+            config, tokenizer = gguf.described(name_or_path)
+            folder = gguf.converted(name_or_path, config)
+        else:
+            tokenizer = load_tokenizer(name_or_path, trust_remote_code=trust_remote_code)
+            config = load_config(name_or_path, trust_remote_code=trust_remote_code)
+            folder = name_or_path
+        if folder is None:
+            model, tokenizer = gguf.read(name_or_path, kind, attn_implementation=_attention(config))
+        else:
+            model = _from_folder(folder, config, options)
+    if folder is not name_or_path:
+        model.name_or_path = str(name_or_path)
         know_tokenizer(tokenizer, model)
-        return _ready(model if spread else model.to(place)), tokenizer
-    tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
+    else:
+        load_vocabulary(name_or_path, model, tokenizer)
+    return _ready(model if spread else model.to(place)), tokenizer
+
+
+def _attention(config: PreTrainedConfig) -> str:
     # SDPA cannot cap scores (Gemma 2), and some releases of transformers leave that out.
     capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-    attention = "eager" if capped else "sdpa"
-    options["output_loading_info"] = True
+    return "eager" if capped else "sdpa"
+
+
+def _from_folder(name_or_path: str | Path, config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedModel:
+    options = options | {"output_loading_info": True}
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(name_or_path, attn_implementation=attention, **options)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            name_or_path, attn_implementation=_attention(config), **options
+        )
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
@@ -127,13 +181,12 @@ def load_model(
             f"{name_or_path} has no weights for {len(missing)} parts of its {type(model).__name__}, {missing[0]} among them, which "
             "would be random; fetch the checkpoint again, or correct its config.json"
         )
-    load_vocabulary(name_or_path, model, tokenizer)
-    return _ready(model if spread else model.to(place)), tokenizer
+    return model
 
 
 def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of a GGUF file with its own bits."""
-    from specdec_lib.models.packed_models import packed_model  # numba takes most of a second
+    from specdec_lib.models.packed_models import opened, packed_model  # numba takes most of a second
 
     if device not in ("auto", "cpu"):
         raise ValueError(
@@ -141,26 +194,27 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         )
     if str(name_or_path) == smollm2.NAME:
         # What it says of the model is in the folder already.
-        folder, path = smollm2.folder(), smollm2.fetch(smollm2.FILE)
+        folder, file = smollm2.folder(), opened(smollm2.fetch(smollm2.FILE))
         config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     else:
         path = placed(name_or_path)
-        if not str(path).lower().endswith(".gguf"):
+        if not is_gguf(path):
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )
-        config, tokenizer = gguf.described(path)
-    model = packed_model(path, config)
+        file = opened(Path(path))
+        config, tokenizer = gguf.described(file.path)
+    model = packed_model(file, config)
+    model.name_or_path = str(name_or_path)
     know_tokenizer(tokenizer, model)
     return model, tokenizer
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    from specdec_lib.models.few_rows import serve, serves  # numba takes most of a second
+    from specdec_lib.decoding.few_rows import serves  # numba takes most of a second
 
     if serves(model):
         check_threads()
-        serve(model)
     return model.eval()
 
 

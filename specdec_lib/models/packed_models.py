@@ -13,7 +13,7 @@ import torch
 import transformers
 from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 from torch import nn
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from specdec_lib import paths
 from specdec_lib.decoding.contract import Capture
@@ -37,19 +37,30 @@ _RAISED = ("gemma", "gemma2", "gemma3")
 _ROWS = 4096
 
 
-def packed_model(path: Path, config: PretrainedConfig) -> PreTrainedModel:
-    """The model of a file, in evaluation mode, whose linear layers hold the file's own bits.
-
-    UnsupportedModel before weights are read if the file is damaged, lacks a tensor, has one of another shape than ``config`` asks
-    for, or is of an architecture whose weights need more than to be packed.
-    """
+def opened(path: Path) -> GGUF:
+    """A file whose bits can be kept; UnsupportedModel if it is damaged or of another architecture or kind."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no model at {path}: expected a GGUF file")
     file = GGUF(path)
-    architecture = file.values.get("general.architecture")
+    architecture, parts = file.values.get("general.architecture"), file.values.get("split.count", 1)
     if architecture not in ARCHITECTURES:
         raise UnsupportedModel(
             f"{path.name} is of architecture {architecture!r}; dtype='file' keeps the bits of {', '.join(ARCHITECTURES)}: "
             "leave dtype out"
         )
+    if parts > 1:
+        raise UnsupportedModel(
+            f"{path.name} is one of {parts} parts of a model; dtype='file' reads a model of one file: join them"
+        )
+    return file
+
+
+def packed_model(file: GGUF, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model of a file, in evaluation mode, whose linear layers hold the file's own bits.
+
+    UnsupportedModel before weights are read if the file lacks a tensor, or has one of another shape than ``config`` asks for.
+    """
+    path, architecture = file.path, file.values["general.architecture"]
     capped = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
     with torch.device("meta"):
         attention = "eager" if capped else "sdpa"
@@ -182,13 +193,9 @@ def difference(model: PreTrainedModel, lean: Lean) -> float:
     layers, count = decoder_blocks(model), len(decoder_blocks(model))
     vocabulary = model.get_input_embeddings().num_embeddings
     tokens = torch.tensor([(37 * i + 11) % vocabulary for i in range(24)])
-    OF_MODEL[model] = lean
-    try:
-        with Target(model, len(tokens), Capture(layers=tuple(range(count + 1)))) as target:
-            logits = target.extend(tokens)
-            states = [target.hidden(layer)[None].clone() for layer in range(count + 1)]
-    finally:
-        del OF_MODEL[model]
+    with Target(model, len(tokens), Capture(layers=tuple(range(count + 1))), runtime=lean) as target:
+        logits = target.extend(tokens)
+        states = [target.hidden(layer)[None].clone() for layer in range(count + 1)]
     positions = torch.arange(len(tokens))[None]
     rotary = base_model(model).rotary_emb(states[0], positions)
     found = [_apart_by(model.get_input_embeddings()(tokens[None]), states[0])]

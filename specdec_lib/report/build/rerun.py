@@ -30,7 +30,7 @@ def title(notebook: nbformat.NotebookNode) -> str:
 
 
 def _literal(value: Any) -> str:
-    return f"`{tables.markdown_cell(repr(value))}`"
+    return tables.code_cell(repr(value))
 
 
 def parameters_text(folder: Path) -> str:

@@ -32,6 +32,8 @@ from specdec_lib.wheels import fetch
 
 #: How often it is said what runs, in seconds.
 REPORT_SECONDS = 60.0
+#: What an executed notebook leaves among its files.
+DOWNLOADS = ("*.csv", provenance.FILE)
 #: The last lines of a failure's traceback are told.
 TRACEBACK_LINES = 14
 
@@ -63,6 +65,11 @@ def run(
         }
     )
     surroundings = plan.surroundings()
+    for job in planned:
+        if (found := output / "files" / job.name).is_dir() and (own := files.foreign(found, DOWNLOADS, marked=False)):
+            raise params.UsageError(
+                f"nothing was run: {found} would be replaced, and no notebook wrote {own}; move it away"
+            )
     waiting, failed = [], []
     for job in planned:
         outcome = _unchanged(job, job.key(surroundings), output, force)
@@ -74,9 +81,9 @@ def run(
     if any(job.target == smollm2.NAME for job in waiting):
         smollm2.folder()
         fetch(HUMANEVAL)
-    with tempfile.TemporaryDirectory(prefix="specdec-", dir=temporary) as scratch:
+    with files.scratch(Path(temporary)) as scratch:
         for job in waiting:
-            ended = _executed(job, Path(scratch))
+            ended = _executed(job, scratch)
             failure = _finish(ended, surroundings, output, kept)
             _say(f"{job.name}: {'FAILED' if failure else 'done'} ({ended.seconds:.0f} s)")
             if failure:
@@ -193,7 +200,7 @@ def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> Fail
         return Failure(job, "\n".join([*lines, f"  run it again alone: {job.command}"]))
     executed = nbformat.read(str(ended.copy), as_version=4)
     _describe(executed, ended, surroundings, downloads)
-    files.replace_folder(downloads, output / "files" / job.name)
+    files.replace_folder(downloads, output / "files" / job.name, DOWNLOADS)
     files.write_atomic(output / job.path.name, nbformat.writes(executed) + "\n")
     return None
 
@@ -220,7 +227,7 @@ def _describe(executed: nbformat.NotebookNode, ended: Running, surroundings: str
 def _unchanged(job: Job, key: str, output: Path, force: bool) -> str:
     """A word when the stored copy still holds (its prose is renewed if that changed), else an empty text."""
     path = output / job.path.name
-    files.recover(output / "files" / job.name)
+    files.recover(output / "files" / job.name, DOWNLOADS, marked=False)
     if force or not path.is_file():
         return ""
     try:

@@ -137,7 +137,7 @@ class Provenance:
         import html
 
         rows = self.rows()
-        lines = "\n".join(f"| {tables.markdown_cell(name)} | `{tables.markdown_cell(value)}` |" for name, value in rows)
+        lines = "\n".join(f"| {tables.literal_cell(name)} | {tables.code_cell(value)} |" for name, value in rows)
         cells = "".join(f"<tr><td>{html.escape(n)}</td><td><code>{html.escape(v)}</code></td></tr>" for n, v in rows)
         return {
             "text/plain": "\n".join(f"{name}: {value}" for name, value in rows),

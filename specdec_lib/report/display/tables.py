@@ -149,6 +149,13 @@ def markdown_cell(text: str) -> str:
     return _LINE_ENDS.sub(" ", text).replace("|", "\\|")
 
 
+def code_cell(text: str) -> str:
+    """Return MyST for a cell that shows a text as code: between more backticks than it has in a row, none of which ends it."""
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    room = " " if "`" in text or not text.strip() else ""
+    return f"{ticks}{room}{markdown_cell(text)}{room}{ticks}"
+
+
 def literal_cell(text: str) -> str:
     """Return MyST that shows a text as it is: no HTML, role, link, formula or emphasis of its comes to life."""
     return markdown_cell(_ACTIVE.sub(r"\\\g<0>", text))

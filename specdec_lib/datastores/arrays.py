@@ -1,0 +1,53 @@
+"""Arrays of a datastore: written as .npy files whose length may become known last, mapped into memory, and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from specdec_lib import files
+from specdec_lib.files import StoreError
+
+#: Bytes of the header of an array of one or two dimensions: NumPy leaves room in it for the array to grow.
+NPY_HEADER = 128
+_WRITE_ENTRIES = 1 << 22
+
+
+def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None = None) -> None:
+    """Write the header of an array of ``length`` entries, or rows of ``width``, at the beginning of ``file``."""
+    file.seek(0)
+    shape = (length,) if width is None else (length, width)
+    np.lib.format.write_array_header_1_0(file, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    if file.tell() != NPY_HEADER:
+        raise RuntimeError(f"NumPy {np.__version__} writes a header of {file.tell()} bytes, expected {NPY_HEADER}")
+
+
+def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
+    """Write an array of one dimension as ``dtype``, whole or not at all."""
+    with files.replacing(path) as aside, aside.open("wb") as file:
+        npy_header(file, dtype, len(array))
+        for begin in range(0, len(array), _WRITE_ENTRIES):
+            files.write(file, np.ascontiguousarray(array[begin : begin + _WRITE_ENTRIES], dtype).data)
+
+
+def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
+    """Map an array into memory, read-only; StoreError if the file holds anything else."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy reads a header as Python code: a damaged one fails in that parser's ways too
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path} cannot be read ({reason:.200}); build the datastore again") from None
+    if array.dtype != dtype or array.shape != shape:
+        raise StoreError(f"{path} holds {array.dtype} of shape {array.shape}, not {dtype} of {shape}: build it again")
+    if array.offset + array.nbytes != path.stat().st_size or not array.flags.c_contiguous:
+        raise StoreError(f"{path} has a damaged header, or lacks a part; build it again")
+    return np.asarray(array)
+
+
+def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
+    """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
+    for value in (array.min(), array.max()) if array.size else ():
+        if not least <= int(value) <= most:
+            raise StoreError(f"{path} holds the {what} {int(value)}; expected {least} to {most}: build it again")

@@ -1,0 +1,130 @@
+"""Products for passes over a few tokens on a CPU: they cost about what reading the weights costs.
+
+MKL, which ``torch.nn.Linear`` calls, brings the weights into another order in every call, so that a pass over two tokens takes
+much longer than one over a single token. Here a row of weights is read once for four rows of states, as it lies in memory:
+nothing is packed, so nothing can differ from the weights that the model shows.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.compiled import compiled
+from specdec_lib.decoding.served_models import is_compiled
+
+#: Rows of states up to which this product is as fast as MKL's.
+ROWS = 40
+#: Bytes of the weights from which on a model is served: the products of a smaller one take less time than their calls.
+SMALLEST = 2**23
+#: Weights below which a thread is not worth its start.
+SHARE = 2**18
+#: Rows of weights that meet each four rows of states in turn.
+BLOCK = 4
+
+
+@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
+def _multiply(states, weight, out, first, last):
+    """Columns ``first`` to ``last`` of ``out``, (m, n), from ``states``, (m, k), and ``weight``, (n, k), all of float32."""
+    rows, width = states.shape
+    for top in range(first, last, BLOCK):
+        columns = range(top, min(top + BLOCK, last))
+        for row in range(0, rows - 3, 4):
+            one, two, three, four = states[row], states[row + 1], states[row + 2], states[row + 3]
+            for column in columns:
+                weights = weight[column]
+                a = b = c = d = np.float32(0)
+                for place in range(width):
+                    a += weights[place] * one[place]
+                    b += weights[place] * two[place]
+                    c += weights[place] * three[place]
+                    d += weights[place] * four[place]
+                out[row, column], out[row + 1, column], out[row + 2, column], out[row + 3, column] = a, b, c, d
+        for row in range(rows - rows % 4, rows):
+            for column in columns:
+                a = np.float32(0)
+                for place in range(width):
+                    a += weight[column, place] * states[row, place]
+                out[row, column] = a
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Threads of a process: a copy of it begins without them."""
+    return ThreadPoolExecutor(os.cpu_count())
+
+
+def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``states`` times ``weight`` transposed, (m, k) by (n, k), both contiguous, in float32 and on the processor."""
+    out = torch.empty((len(states), len(weight)), dtype=torch.float32, device="cpu")
+    arrays = states.numpy(), weight.numpy(), out.numpy()
+    parts = min(torch.get_num_threads(), max(1, weight.numel() // SHARE))
+    cuts = [len(weight) * part // parts for part in range(parts + 1)]
+    others = [_pool(os.getpid()).submit(_multiply, *arrays, *cuts[part : part + 2]) for part in range(1, parts)]
+    _multiply(*arrays, *cuts[:2])
+    for other in others:
+        other.result()
+    return out
+
+
+def _plain(tensor: Any) -> bool:
+    """Whether a tensor is an array of float32 on the CPU, and not of a type that computes in its own way."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+    )
+
+
+def _product(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
+    """What ``linear`` gives, by :func:`product`; None where it is torch's to compute."""
+    if not (_plain(input) and _plain(weight) and (bias is None or _plain(bias))):
+        return None
+    width = weight.shape[-1]
+    if (
+        weight.ndim != 2
+        or not input.ndim
+        or input.shape[-1] != width
+        or not 0 < input.numel() <= ROWS * width
+        or not weight.is_contiguous()
+        or (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)))
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+    ):
+        return None
+    rows = input.detach().reshape(-1, width).contiguous()
+    out = product(rows, weight.detach()).view(*input.shape[:-1], len(weight))
+    return out if bias is None else out.add_(bias.detach())
+
+
+class FewRows(TorchFunctionMode):
+    """Within this context, and this thread, ``torch.nn.functional.linear`` of a few rows of states goes by :func:`product`.
+
+    In float32, on the CPU and without gradients; all else is torch's. A model is run as it is, so that its hooks, adapters and
+    quantised weights work as they do without.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is linear:
+            out = _product(*args, **(kwargs or {}))
+            if out is not None:
+                return out
+        return func(*args, **(kwargs or {}))
+
+
+def serves(model: PreTrainedModel) -> bool:
+    """Whether a model's passes gain by :class:`FewRows`: float32 on the CPU, not tiny, and not compiled."""
+    weights = model.get_input_embeddings().weight
+    if weights.device.type != "cpu" or weights.dtype != torch.float32 or is_compiled(model):
+        return False
+    return sum(parameter.nbytes for parameter in model.parameters()) >= SMALLEST
