@@ -157,9 +157,9 @@ def test_the_comparison_sees_one_layer_that_is_wrong(files):
     source, path = files("llama")
     model = packed_model(opened(path), source.config)
     lean = OF_MODEL[model]
-    assert packed_models.difference(model, lean) < 1e-4
-    lean.norms[1, 1, 5] *= 1.1
-    assert packed_models.difference(model, lean) > 1e-3
+    assert packed_models.difference(model, lean) < 1e-3
+    lean.norms[1, 1] *= 1.1
+    assert packed_models.difference(model, lean) > 1e-2
 
 
 @pytest.mark.parametrize("edit", [
