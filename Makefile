@@ -143,6 +143,7 @@ bench:  ## time SmolLM2 here, in transformers and llama.cpp, and the library's p
 	@$(MAKE) venv EXTRAS='$(EXTRAS),bench'
 	@PYTHONPATH=. $(PY) benchmarks/library.py $(ARGS)
 	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/seconds.py)
+	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/own_bits.py)
 
 losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
 	@$(PY) -m specdec_lib losslessness $(ARGS)

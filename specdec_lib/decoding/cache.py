@@ -101,6 +101,12 @@ class TreeCache(Cache):
             members.append((index, name))
         return views[0], views[1]
 
+    @property
+    def arena(self) -> torch.Tensor:
+        """The buffer of all layers, where their keys and values are of one shape: (2 * layers, 1, heads, capacity, d)."""
+        (arena,) = self._arenas.values()
+        return arena
+
     def reserve(self, width: int) -> None:
         """Make room for ``width`` positions behind the committed ones."""
         need = self.length + width

@@ -40,6 +40,11 @@ class Forward:
     asks for what transformers computes.
     """
 
+    #: Whether tokens without a mask are a chain behind the committed ones.
+    knows_chains = False
+    #: By layer, what takes its states; None where hooks on the model read them.
+    shown = None
+
     def __init__(self, model: PreTrainedModel, cache: TreeCache, captures: bool = False, reference: bool = False):
         self.model, self.cache, self.device = model, cache, input_device(model)
         self.additive = model.config._attn_implementation == "eager"

@@ -249,6 +249,8 @@ class Target:
         return self.runtime is not None and self.runtime.width_for(width) is not None
 
     def _chain_mask(self, width: int) -> Mask | None:
+        if self.forward.knows_chains:
+            return None
         if not self._beyond(self.cache.length + width):
             return self._chain_window(width, None)
         return self.forward.by_window(lambda window: self._chain_window(width, window))
@@ -317,6 +319,9 @@ class Target:
                 start = self.cache.length
                 self._states[layer][start : start + states.shape[1]] = states[0]
 
+        if self.forward.shown is not None:
+            self.forward.shown[layer] = store
+            return
         if layer == self.layers:
             hook = base_model(self.model).register_forward_hook(after_norm)
         else:
@@ -326,6 +331,8 @@ class Target:
 
 #: Of the spread of the logits: what two computations in float32, or in half precision, may differ by.
 TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
+#: The same of packed weights, whose states are rounded to whole numbers of 16 bits.
+TOLERANCE_WHOLE = 1e-2
 HALF = (torch.float16, torch.bfloat16)
 #: Window for which a windowed model is checked: with so few tokens it is passed soon.
 _CHECKED_WINDOW = 3
@@ -445,7 +452,8 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
 
     ``texts`` are the prompt, of ``start`` tokens, the root and a path of the tree each, the second with the token after it.
     """
-    tolerance = TOLERANCE_HALF if any(weights.dtype in HALF for weights in model.parameters()) else TOLERANCE
+    kinds = {weights.dtype for weights in model.parameters()}
+    tolerance = TOLERANCE_HALF if kinds & {*HALF} else TOLERANCE_WHOLE if torch.uint8 in kinds else TOLERANCE
 
     first, second = (_own_logits(model, text) for text in texts)
     error = _relative(_own_logits(model, texts[1][:-2]), second[:-2])

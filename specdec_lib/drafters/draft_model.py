@@ -99,7 +99,7 @@ class AdaptiveDraftModel(Drafter):
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None
         # Past its own context or window the draft model is silent: the target goes on alone.
-        room = self.runtime.capacity if self.runtime is not None else None
+        room = getattr(self.runtime, "capacity", None)
         self._longest = min(
             (n for n in (context_limit(self.model), exact_length(self.model), room) if n), default=sys.maxsize
         )

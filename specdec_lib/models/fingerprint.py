@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -23,18 +25,31 @@ def fingerprint(model: PreTrainedModel) -> str:
     names = {name.replace("_orig_mod.", ""): name for name, _ in model.named_parameters()}
     for name in sorted(names):
         part, _, last = names[name].rpartition(".")
-        weights = weights_of(model.get_submodule(part), last)
-        flat = weights.detach().reshape(-1)
-        places = torch.linspace(
-            0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64, device="cpu"
-        ).long()
-        values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu().numpy()
-        digest.update(json.dumps([name, list(weights.shape)]).encode() + values.tobytes())
+        layer = model.get_submodule(part)
+        packed = getattr(layer, "matrix", None) if last == "weight" else None
+        weights = None if packed is not None else weights_of(layer, last)
+        shape = list(packed.shape if weights is None else weights.shape)
+        count = math.prod(shape)
+        places = torch.linspace(0, count - 1, min(SAMPLES, count), dtype=torch.float64, device="cpu").long()
+        if weights is None:
+            outputs, inputs = places // shape[1], places % shape[1]
+            values = packed.rows(outputs.numpy())[torch.arange(len(places)), inputs]
+        else:
+            flat = weights.detach().reshape(-1)
+            values = flat[places.to(flat.device)]
+        values = values.to(torch.bfloat16).float().cpu().numpy()
+        digest.update(json.dumps([name, shape]).encode() + values.tobytes())
     return digest.hexdigest()
 
 
 def weights_of(part: torch.nn.Module, name: str = "weight") -> torch.Tensor:
-    """A parameter of a part of a model; of an offloaded one, what accelerate's hook brings in when the part runs."""
+    """A parameter of a part of a model.
+
+    Of packed weights it is what they stand for; of an offloaded part, what accelerate's hook brings in when it runs.
+    """
+    packed = getattr(part, "matrix", None) if name == "weight" else None
+    if packed is not None:
+        return packed.rows(np.arange(packed.shape[0]))
     weights = part.get_parameter(name)
     if weights.device.type != "meta":
         return weights

@@ -125,10 +125,14 @@ def load_model(
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
         machine (``device_map="auto"`` of transformers; needs accelerate).
     dtype : str or torch.dtype
-        ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ...
+        ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ... Or ``"file"``,
+        which keeps the bits of a GGUF file (Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0) and decodes on the processor with them; such
+        weights cannot be changed.
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
     """
+    if dtype == "file":
+        return _of_file(name_or_path, device)
     spread = device == "map"
     if spread and importlib.util.find_spec("accelerate") is None:
         raise ImportError("device is 'map', which needs accelerate: pip install accelerate, or name one device")
@@ -178,6 +182,32 @@ def _from_folder(name_or_path: str | Path, config: PreTrainedConfig, options: di
             "would be random; fetch the checkpoint again, or correct its config.json"
         )
     return model
+
+
+def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a GGUF file with its own bits."""
+    from specdec_lib.models.packed_models import opened, packed_model  # numba takes most of a second
+
+    if device not in ("auto", "cpu"):
+        raise ValueError(
+            f"dtype is 'file', which decodes on the processor, and device is {device!r}; expected 'cpu' or 'auto'"
+        )
+    if str(name_or_path) == smollm2.NAME:
+        # What it says of the model is in the folder already.
+        folder, file = smollm2.folder(), opened(smollm2.fetch(smollm2.FILE))
+        config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    else:
+        path = placed(name_or_path)
+        if not is_gguf(path):
+            raise ValueError(
+                f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
+            )
+        file = opened(Path(path))
+        config, tokenizer = gguf.described(file.path)
+    model = packed_model(file, config)
+    model.name_or_path = str(name_or_path)
+    know_tokenizer(tokenizer, model)
+    return model, tokenizer
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:

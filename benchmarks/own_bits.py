@@ -1,0 +1,297 @@
+"""``make bench``: SmolLM2 at its file's own 4 bits beside llama.cpp on the same file, in turns, on one thread and on all.
+
+Prints each mark with its interval and writes ``data/results/cpu/own_bits.csv``. On one thread seconds are those that the thread
+ran, on several those of the clock: run it on an idle machine, about a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+from benchmarks import big_file, seconds
+from specdec_lib import DraftTree, generate, load_model, paths, report
+from specdec_lib.commands import options
+from specdec_lib.decoding.lean_runtime import Lean
+from specdec_lib.decoding.runtime import OF_MODEL
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments import prompts
+from specdec_lib.experiments.pass_costs import chain_of
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.statistics import Interval, median
+from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.methods import build, draft_length
+from specdec_lib.models import smollm2
+from specdec_lib.wheels import fetch
+
+WIDTHS, CONTEXT = (1, 2, 4, 5, 8, 11, 16, 32), 300
+#: Speculative ways of ours, of which the best one is asked about.
+WAYS = tuple(word for word in seconds.OURS if word != "plain")
+PROMPTS, FORCED = 50, 32
+#: Seconds from the start of a process to its first token, and its peak of memory above the imports in bytes.
+FRESH = """
+import resource, sys, time
+began = time.time() - time.process_time()
+from specdec_lib import generate, load_model
+import specdec_lib.models.packed_models, transformers.models.llama.modeling_llama
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model, tokenizer = load_model(sys.argv[1], dtype="file")
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+ids = tokenizer.apply_chat_template([{"role": "user", "content": "What is a prime number?"}], add_generation_prompt=True)
+ids = ids["input_ids"] if hasattr(ids, "keys") else ids
+generate(model, ids, max_new_tokens=1)
+print(1024 * (peak - before))
+"""
+
+
+def clock_for(threads: int) -> Callable[[], float]:
+    """What the thread ran, or with several the clock on the wall."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
+def llama(file: Path, threads: int, lookup: bool = False) -> Any:
+    """A model of llama.cpp."""
+    from llama_cpp import Llama
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    drafter = LlamaPromptLookupDecoding(3, draft_length("PLD", {})) if lookup else None
+    counts = {"n_threads": threads, "n_threads_batch": threads}
+    return Llama(str(file), n_ctx=1536, draft_model=drafter, logits_all=lookup, verbose=False, **counts)
+
+
+@torch.inference_mode()
+def passes(model: Any, file: Path | None, threads: int, rounds: int) -> tuple[dict, dict]:
+    """Seconds of passes by width, of ours and of llama.cpp, in turns."""
+    clock = clock_for(threads)
+    torch.set_num_threads(threads)
+    ours, theirs = defaultdict(list), defaultdict(list)
+    peer = None if file is None else llama(file, threads)
+    tokens = chain_of(model, CONTEXT)
+    if peer is not None:
+        peer.eval(tokens)
+    with Target(model, CONTEXT + 2 * max(WIDTHS)) as target:
+        target.extend(tokens)
+        for number in range(rounds + 1):
+            for width in WIDTHS:
+                tree = DraftTree.chain(chain_of(model, width - 1))
+                began = clock()
+                target.verify(5, tree)
+                spent = clock() - began
+                if number:
+                    ours[width].append(spent)
+                if peer is not None:
+                    peer.n_tokens = CONTEXT
+                    began = clock()
+                    peer.eval([5, *tree.tokens])
+                    if number:
+                        theirs[width].append(clock() - began)
+    return ours, theirs
+
+
+def speeds(pair: ModelPair, file: Path | None, threads: int, rounds: int, tokens: int) -> tuple[Any, Any]:
+    """Tokens per second and seconds to the first token, by kind of prompt and way, a round each."""
+    torch.set_num_threads(threads)
+    seconds.clock = clock_for(threads)
+    drafters, missing = build(pair, list(seconds.OURS.values()))
+    print("".join(f"left out: {name}, which needs {what}\n" for name, what in missing.items()), end="")
+    runs = {
+        word: seconds.of_ours(pair.target, drafters[name], tokens, [])
+        for word, name in seconds.OURS.items()
+        if name in drafters
+    }
+    if file is not None:
+        runs |= {name: _of(llama(file, threads, lookup), tokens) for name, lookup in seconds.LLAMA.items()}
+    rate, first, written = seconds.speeds(runs, seconds.chosen(pair.tokenizer), rounds)
+    for (kind, way), each in written.items():
+        if way in seconds.OURS and each != written[kind, "plain"]:
+            raise AssertionError(f"{way} wrote other tokens than plain decoding: {kind}")
+    return rate, first
+
+
+def _of(model: Any, new: int) -> seconds.Run:
+    def run(ids: list[int], note: Callable[..., None]) -> list[int]:
+        model.reset()
+        tokens: list[int] = []
+        for token in model.generate(ids, temp=0.0):
+            note()
+            tokens.append(token)
+            if token == model.token_eos() or len(tokens) == new:
+                break
+        return tokens
+
+    return run
+
+
+@torch.inference_mode()
+def quality(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Against the de-quantised model in float32: KL divergence, and how often the most likely token is the same."""
+    whole, _ = load_model(smollm2.NAME, "cpu", "float32")
+    divergences, equal = [], []
+    every = prompts.load("report")
+    for prompt in every[:: max(1, len(every) // PROMPTS)][:PROMPTS]:
+        ids = render(prompt, tokenizer)
+        text = generate(whole, ids, max_new_tokens=FORCED, eos_token_id=[]).tokens
+        rows = []
+        for each in (whole, model):
+            with Target(each, len(ids) + FORCED) as target:
+                first = target.extend(ids)[None].clone()
+                rows.append(torch.cat([first, target.verify(text[0], DraftTree.chain(text[1:-1]))]).double())
+        expected, got = (each.log_softmax(-1) for each in rows)
+        divergences.append(float((expected.exp() * (expected - got)).sum(-1).mean()))
+        equal.append(float((expected.argmax(-1) == got.argmax(-1)).double().mean()))
+    return {"quality_prompts": len(equal), "kl_divergence": mean(divergences), "equal_greedy_choices": mean(equal)}
+
+
+def mean(values: list[float]) -> Interval:
+    """The mean with the middle 95 % of means of as many values, drawn anew."""
+    drawn = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
+    return Interval(float(np.mean(values)), *np.quantile(drawn, [0.025, 0.975]).tolist())
+
+
+def fresh(place: str, threads: int) -> tuple[float, float]:
+    """Seconds from the start of a new process to its first token, and its peak of memory above the imports."""
+    began = time.perf_counter()
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH, place], check=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    return time.perf_counter() - began, float(done.stdout.split()[-1])
+
+
+def busy(model: Any, rounds: int) -> Interval:
+    """How much longer passes of 1, 5 and 16 tokens take on all threads while a program runs on each core."""
+    torch.set_num_threads(os.cpu_count() or 1)
+
+    def spent() -> np.ndarray:
+        with torch.inference_mode(), Target(model, CONTEXT + 64) as target:
+            target.extend(chain_of(model, CONTEXT))
+            found = []
+            for _ in range(rounds):
+                began = time.perf_counter()
+                for width in (1, 5, 16):
+                    target.verify(5, DraftTree.chain(chain_of(model, width - 1)))
+                found.append(time.perf_counter() - began)
+        return np.array(found)
+
+    idle = spent()
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(1)
+        return median(spent() / np.median(idle))
+    finally:
+        for other in others:
+            other.kill()
+
+
+def main(
+    rounds: Annotated[int, options.whole("of turns")] = 5,
+    tokens: Annotated[int, options.whole("of an answer")] = 64,
+    out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
+) -> None:
+    """Measure everything, print the marks, and write the table at the end."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = fetch(smollm2.FILE) if importlib.util.find_spec("llama_cpp") else None
+    if file is None:
+        print("left out: llama.cpp, which needs the extra bench")
+    model, tokenizer = load_model(smollm2.NAME, dtype="file")
+    draft, _ = load_model("smollm2-draft", "cpu", "float32")
+    OF_MODEL[draft] = Lean(draft, bits=8)
+    pair = ModelPair(model, draft, tokenizer)
+    every = os.cpu_count() or 1
+    measured: dict[str, Any] = {}
+    marks: list[tuple[str, Any, str]] = []
+    for threads in sorted({1, every}):
+        on = f"t{threads}"
+        ours, theirs = passes(model, file, threads, 3 * rounds)
+        drafted, _ = passes(draft, None, threads, 2)
+        one = median(ours[1]).value
+        pair.prices = PassPrices(
+            {width: median(own).value / one for width, own in ours.items()},
+            drafted_token=median(drafted[1]).value / one,
+        )
+        for width in WIDTHS:
+            measured[f"{on}_w{width}_ms"] = median(1e3 * np.array(ours[width]))
+            if theirs:
+                measured[f"{on}_llama_w{width}_ms"] = median(1e3 * np.array(theirs[width]))
+                measured[f"{on}_w{width}_over_llama"] = seconds._ratio(ours[width], theirs[width])
+        rate, first = speeds(pair, file, threads, rounds, tokens)
+        for (kind, way), each in rate.items():
+            measured[f"{on}_{kind}_{way}_tokens_per_s"] = median(each)
+        best = {}
+        for kind in seconds.KINDS:
+            plain = rate[kind, "plain"]
+            for way in WAYS:
+                if (kind, way) in rate:
+                    measured[f"{on}_{kind}_{way}_over_plain"] = seconds._ratio(rate[kind, way], plain)
+            marks.append(
+                (f"{kind}, {threads} threads: one tree over plain", measured[f"{on}_{kind}_one_tree_over_plain"], "1.0")
+            )
+            if file is not None:
+                measured[f"{on}_{kind}_plain_over_llama"] = seconds._ratio(plain, rate[kind, "llama"])
+                peer = max(seconds.LLAMA, key=lambda way: median(rate[kind, way]).value)
+                way = max((w for w in WAYS if (kind, w) in rate), key=lambda w: median(rate[kind, w]).value)
+                best[kind] = seconds._ratio(rate[kind, way], rate[kind, peer])
+                measured[f"{on}_{kind}_best"] = way
+                measured[f"{on}_{kind}_best_over_llama"] = best[kind]
+                marks.append(
+                    (
+                        f"{kind}, {threads} threads: plain over llama.cpp",
+                        measured[f"{on}_{kind}_plain_over_llama"],
+                        "0.9",
+                    )
+                )
+                marks.append(
+                    (f"{kind}, {threads} threads: {way} over {peer}", best[kind], "1.0, and 1.3 on two prompts")
+                )
+        measured[f"{on}_first_token_s"] = median(first["summary", "plain"])
+        if file is not None:
+            over = seconds._ratio(first["summary", "plain"], first["summary", "llama"])
+            measured[f"{on}_first_token_over_llama"] = over
+            marks.append((f"700-token prompt, {threads} threads: first token over llama.cpp's", over, "at most 1.2"))
+            if threads == 1:
+                for width, asked in ((4, 0.55), (8, 0.55), (16, 0.5)):
+                    marks.append(
+                        (f"passes of {width} over llama.cpp's", measured[f"t1_w{width}_over_llama"], f"at most {asked}")
+                    )
+    starts = [fresh(smollm2.NAME, every) for _ in range(5)]
+    measured["start_to_first_token_s"] = median([seconds_ for seconds_, _ in starts])
+    marks.append(("process start to first token, s", measured["start_to_first_token_s"], "3"))
+    measured["peak_over_file"] = median([peak for _, peak in starts]).value / fetch(smollm2.FILE).stat().st_size
+    measured["busy_over_idle"] = busy(model, 4 * rounds)
+    marks.append(("passes on a busy machine over an idle one", measured["busy_over_idle"], "at most 3"))
+    counted = quality(model, tokenizer)
+    with tempfile.TemporaryDirectory() as scratch:
+        big = Path(scratch) / "llama-1b.gguf"
+        big_file.write(big)
+        fresh(str(big), every)  # what is compared or written once
+        _, peak = fresh(str(big), every)
+        measured["big_peak_over_file"] = peak / big.stat().st_size
+        marks.append(("1B file: peak over its size", measured["big_peak_over_file"], "at most 1.5"))
+        large, _ = load_model(big, dtype="file")
+        ours, theirs = passes(large, big if file is not None else None, every, 2)
+        measured["big_w1_ms"] = median(1e3 * np.array(ours[1]))
+        if theirs:
+            measured["big_plain_over_llama"] = seconds._ratio(theirs[1], ours[1])
+            marks.append((f"1B file, {every} threads: plain over llama.cpp", measured["big_plain_over_llama"], "0.9"))
+    for name, value, asked in marks:
+        print(f"{name}: {value:.3g} (asked: {asked})")
+    with chdir(out):
+        report.save("own_bits", {"threads": every, "rounds": rounds, "tokens": tokens} | counted, measured)
+
+
+if __name__ == "__main__":
+    typer.run(main)

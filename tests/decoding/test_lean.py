@@ -1,0 +1,201 @@
+"""The lean forward: transformers' logits, drafts verified bit for bit as tokens one by one, and what it refuses."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from specdec_lib import Capture, DraftTree, Sampling, UnsupportedModel, generate
+from specdec_lib.decoding import packed
+from specdec_lib.decoding.lean_runtime import CHUNK, Lean
+from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import DraftModel
+from specdec_lib.methods import METHODS
+from tests.chaos import FACTORIES, SAMPLING
+from tests.families import build, prompt, uncached
+
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+#: Groups of keys, biases, norms of heads, tied ends, rotary positions of several kinds, sizes that no vector divides.
+SHAPES = {
+    "llama": ("llama", {}),
+    "grouped": ("llama-gqa", {"tie_word_embeddings": True}),
+    "odd sizes": ("llama-gqa", {"hidden_size": 40, "intermediate_size": 50, "vocab_size": 93, "head_dim": 24}),
+    "llama 3": ("llama-gqa", {"rope_parameters": LLAMA3}),
+    "yarn": ("llama-gqa", {"rope_parameters": YARN}),
+    "wide heads": ("llama-gqa", {"head_dim": 72}),
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+}
+
+
+def model_of(shape: str):
+    family, changes = SHAPES[shape]
+    model = build(family, **changes)
+    with torch.no_grad():  # norms and biases begin as ones and zeros, which would hide their absence
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn(len(parameter), generator=torch.Generator().manual_seed(len(parameter)))
+    return model
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_states_and_attention_are_those_of_transformers(shape, monkeypatch):
+    monkeypatch.setattr("specdec_lib.decoding.lean_runtime.CHUNK", 16)
+    model, ids = model_of(shape), prompt(0, 40)
+    capture = Capture(layers=(0, 1, 2), heads=((0, 1), (1, 3)))
+    tree = DraftTree([5, 6, 7, 8, 9], [-1, -1, 0, 2, 1])
+    with torch.inference_mode(), Target(model, 80, capture) as theirs:
+        with Target(model, 80, capture, runtime=Lean(model)) as ours:
+
+            def same(a, b):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+            same(ours.extend(ids), theirs.extend(ids))
+            same(ours.attention(), theirs.attention())
+            same(ours.verify(3, tree), theirs.verify(3, tree))
+            for target in (ours, theirs):
+                target.commit([0, 2, 3])
+            for layer in capture.layers:
+                same(ours.hidden(layer), theirs.hidden(layer))
+            same(ours.attention(), theirs.attention())
+            visible = torch.rand(3, ours.length + 3, generator=torch.Generator().manual_seed(1)) < 0.5
+            visible[:, -3:] |= torch.eye(3, dtype=torch.bool)
+            places = [ours.length, ours.length + 4, ours.length + 1]
+            same(ours.extend_rows([7, 8, 9], places, visible), theirs.extend_rows([7, 8, 9], places, visible))
+    same(Target(model, 80, runtime=Lean(model)).extend(ids), uncached(model, ids)[0][-1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("shape", ["grouped", "odd sizes", "qwen2", "qwen3"])
+def test_rows_are_the_same_in_passes_of_any_width_bit_for_bit(shape, bits, threads, monkeypatch):
+    monkeypatch.setattr(packed, "SHARE", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    model, ids = model_of(shape), prompt(1, 70)
+    runtime = Lean(model, bits)
+    with torch.inference_mode():
+
+        def alone(tokens):
+            with Target(model, 128, runtime=runtime) as target:
+                return torch.stack([target.extend([token]).clone() for token in tokens])
+
+        expected = alone(ids)
+        for width in (2, 3, 4, 5, 8, 33):
+            with Target(model, 128, runtime=runtime) as target:
+                target.extend(ids[:20])
+                got = target.verify(ids[20], DraftTree.chain(ids[21 : 20 + width]))
+                assert torch.equal(got, expected[20 : 20 + width])
+        # Paths of a tree, and the tokens after a path whose entries are moved.
+        one, other = ids[20:25], [ids[20], ids[21], 2, 3, 4]
+        both = [*one[1:], *other[2:]]
+        with Target(model, 128, runtime=runtime) as target:
+            assert torch.equal(target.extend(ids[:20]), expected[19])
+            got = target.verify(one[0], DraftTree(both, [-1, 0, 1, 2, 0, 4, 5]))
+            assert torch.equal(got[[0, 1, 2, 3, 4]], expected[20:25])
+            assert torch.equal(got[[0, 1, 5, 6, 7]], alone([*ids[:20], *other])[20:])
+            target.commit([0, 4, 5, 6])
+            assert torch.equal(target.extend([9]), alone([*ids[:20], *other, 9])[-1])
+
+
+def test_a_long_prompt_in_parts_is_one_prompt():
+    model = build("llama-gqa", max_position_embeddings=4 * CHUNK)
+    ids = [i * 7 % 90 for i in range(2 * CHUNK + 9)]
+    with torch.inference_mode(), Target(model, len(ids), runtime=Lean(model)) as target:
+        torch.testing.assert_close(target.extend(ids), uncached(model, ids)[0][-1], rtol=1e-4, atol=1e-4)
+
+
+NEW = 24
+SAMPLINGS = [Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=3), Sampling(temperature=1.3, top_k=20, seed=4)]
+
+
+@pytest.fixture(scope="module")
+def plain(library):
+    @cache
+    def run(family: str, sampling: Sampling):
+        runtime = Lean(library[family])
+        return runtime, generate(library[family], prompt(0, 20), None, sampling, NEW, runtime=runtime).tokens
+
+    return run
+
+
+@pytest.mark.core_cases(5)
+@pytest.mark.parametrize("family", ["llama-gqa", "qwen3"])
+@pytest.mark.parametrize("drafter", FACTORIES)
+def test_every_drafter_leaves_the_output_equal_without_a_look_at_rounding(library, plain, family, drafter):
+    if drafter not in METHODS and family != "llama-gqa" and not drafter.startswith("chaos"):
+        return
+    for sampling in SAMPLINGS:
+        if drafter in SAMPLING and not sampling.greedy:
+            continue
+        runtime, expected = plain(family, sampling)
+        made = FACTORIES[drafter](library, family, prompt(0, 20) + expected, sampling.seed)
+        assert generate(library[family], prompt(0, 20), made, sampling, NEW, runtime=runtime).tokens == expected
+
+
+def test_a_draft_model_has_a_runtime_of_its_own(library):
+    model, draft = library["llama-gqa"], library.draft("llama-gqa")
+    runtime = Lean(model)
+    expected = generate(model, prompt(2, 20), None, max_new_tokens=NEW, runtime=runtime).tokens
+    drafter = DraftModel(draft, 4, runtime=Lean(draft, bits=8))
+    run = generate(model, prompt(2, 20), drafter, max_new_tokens=NEW, runtime=runtime)
+    assert run.tokens == expected and sum(step.accepted for step in run.steps) > 0
+
+
+@pytest.mark.parametrize("edit", [
+    lambda model: model.lm_head.weight.data[3:5].zero_(),
+    lambda model: model.model.layers[1].mlp.up_proj.weight.mul_(2),
+    lambda model: model.model.norm.weight.data.add_(1),
+    lambda model: setattr(model.model.layers[0].self_attn, "v_proj", copy.deepcopy(model.model.layers[1].self_attn.v_proj)),
+], ids=["data", "in place", "norm", "module"])  # fmt: skip
+def test_weights_that_were_changed_are_read_again(edit):
+    model, ids = build("llama-gqa"), prompt(0, 9)
+    runtime = Lean(model)
+    with torch.no_grad():
+        edit(model)
+    with torch.inference_mode(), Target(model, 20, runtime=runtime) as target:
+        torch.testing.assert_close(target.extend(ids), uncached(model, ids)[0][-1], rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_that_are_none_are_not_lost():
+    model = build("llama-gqa")
+    for bits in (32, 8):
+        with torch.no_grad():
+            model.model.layers[0].mlp.up_proj.weight[3, 4] = torch.nan
+        with torch.inference_mode(), Target(model, 20, runtime=Lean(model, bits)) as target:
+            assert target.extend(prompt(0, 5)).isnan().all()
+
+
+class Other(nn.Linear):
+    pass
+
+
+def _with_other_layer():
+    model = build("llama")
+    model.model.layers[1].mlp.up_proj.__class__ = Other
+    return model
+
+
+@pytest.mark.parametrize("make, says", [
+    (lambda: build("gemma"), "GemmaForCausalLM is none of LlamaForCausalLM"),
+    (lambda: build("mistral-window"), "has a sliding window"),
+    (lambda: build("llama", hidden_act="gelu"), "has the activation 'gelu'"),
+    (lambda: build("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "of type dynamic"),
+    (lambda: build("llama", mlp_bias=True), "has biases in other layers"),
+    (lambda: build("llama", head_dim=12), "has heads of a size"),
+    (_with_other_layer, "has layers of type Other"),
+], ids=["family", "window", "activation", "rope", "bias", "head", "layer"])  # fmt: skip
+def test_what_it_does_not_run_is_refused(make, says):
+    with pytest.raises(UnsupportedModel, match=f"{says}.*: leave the runtime out"):
+        Lean(make())
+
+
+def test_a_runtime_of_another_model_is_refused():
+    with pytest.raises(ValueError, match="the runtime was made for another model"):
+        generate(build("llama"), prompt(0, 5), runtime=Lean(build("llama")))
