@@ -144,7 +144,7 @@ bench:  ## time SmolLM2 here, in transformers and llama.cpp, and the library's p
 	@PYTHONPATH=. $(PY) benchmarks/library.py $(ARGS)
 	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/seconds.py)
 
-losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
+losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into _build/losslessness.json
 	@$(PY) -m specdec_lib losslessness $(ARGS)
 
 check: venv  ## static checks of notebooks, parameters and pages

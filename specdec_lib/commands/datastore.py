@@ -21,7 +21,7 @@ from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import MANIFEST, ShardedStore, is_sharded
 from specdec_lib.datastores.sharded_build import build_here, build_sharded, build_sharded_dense
 from specdec_lib.datastores.store_files import check_target, located
-from specdec_lib.experiments.published_sets.reading import opened, packing, read_jsonl
+from specdec_lib.experiments.published_sets.reading import is_json_lines, opened, packing, read_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -102,10 +102,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     from specdec_lib.models import smollm2
+    from specdec_lib.models.checkpoint_files import check_files
     from specdec_lib.models.loading import SHIPPED
 
     try:
         place = smollm2.folder() if name == smollm2.NAME else SHIPPED.get(name) or _expanded(name)
+        check_files(place)
         return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise ValueError(
@@ -185,9 +187,11 @@ def build(
     store: Store,
     named: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES...", help="texts, and JSON lines where a name has .jsonl; plain, .gz or .zip"),
+        typer.Argument(
+            metavar="FILES...", help="texts, and JSON lines where a name has .jsonl or .ndjson; plain, .gz or .zip"
+        ),
     ],
-    field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
+    field: Annotated[str | None, typer.Option(help="the text's name in JSON lines (default: text)")] = None,
     tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "smollm2",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
@@ -195,8 +199,15 @@ def build(
     address: Address = None,
 ) -> None:
     """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
-    path, lines = located(store), [one for one in named if ".jsonl" in map(str.lower, one.suffixes)]
-    texts = Texts([one for one in named if one not in lines], lines, field)
+    path, lines = located(store), [one for one in named if is_json_lines(one)]
+    plain = [one for one in named if one not in lines]
+    other = [one for one in plain if ".json" in map(str.lower, one.suffixes)]
+    if field is not None and (other or not lines):
+        raise ValueError(
+            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or .ndjson, or "
+            "leave --field out"
+        )
+    texts = Texts(plain, lines, field or "text")
     for source in texts.paths:
         if source.resolve().is_relative_to(path):
             raise ValueError(f"{source} lies in {path}, which the new store replaces: move it, or name another folder")
@@ -246,7 +257,10 @@ def dense(
     if on and not is_sharded(path):
         raise ValueError("--on ray works on shards: name a store of shards")
     parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
+    own = load_tokenizer(model)
     for part in parts:
+        if part.manifest["tokenizer"] is not None:
+            part.check_tokenizer(own)
         check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
         check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}

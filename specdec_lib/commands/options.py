@@ -108,9 +108,11 @@ def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int] | None:
     """Two sizes of a model by which options are checked before its weights are read; None where only they tell (GGUF)."""
     from transformers import AutoConfig
 
+    from specdec_lib.models.checkpoint_files import check_files
     from specdec_lib.models.loading import placed
 
     place = placed(name_or_path)
+    check_files(place)
     if str(place).lower().endswith(".gguf"):
         return None
     config = AutoConfig.from_pretrained(place).get_text_config(decoder=True)

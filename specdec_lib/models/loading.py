@@ -16,6 +16,7 @@ from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.files import named
 from specdec_lib.models import gguf, smollm2
+from specdec_lib.models.checkpoint_files import check_files
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 
 # Folders of the shipped models, by name.
@@ -102,6 +103,7 @@ def load_model(
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
     name_or_path = placed(name_or_path)
+    check_files(name_or_path)
     if str(name_or_path).lower().endswith(".gguf"):
         model, tokenizer = gguf.read(name_or_path, kind, attn_implementation="sdpa")
         know_tokenizer(tokenizer, model)

@@ -31,6 +31,11 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     given = _injected_names(history[index + 1]) if index + 1 < len(history) else []
     values = {name: namespace[name] for name in [*declared, *given]}
     checked = params.validate(values, declared)
+    if "profile" in given and run_context.current() is None and checked["profile"] != declared["profile"].default:
+        raise params.UsageError(
+            f"profile {checked['profile']!r} would be a label alone: a profile's counts come with 'python -m specdec_lib run "
+            f"--profile {checked['profile']}'"
+        )
     namespace.update(checked)
     plots.use_style()
     if run_context.current() is not None:
