@@ -146,7 +146,9 @@ def _fill(
             whole.add(states)
         except RuntimeError as error:
             reason = str(error).rpartition(": ")[2]
-            raise ValueError(f"factory is {factory!r}, to which states cannot be added ({reason}); say 'Flat'") from None
+            raise ValueError(
+                f"factory is {factory!r}, to which states cannot be added ({reason}); say 'Flat'"
+            ) from None
         bar.update(len(states))
     with (folder / "index.faiss").open("wb") as file:
         writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: store_files.write(file, data))

@@ -47,7 +47,9 @@ def stop_on_strings(
     if tokenizer is None:
         raise ValueError("stop_strings needs the tokenizer: pass tokenizer=... as well")
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise TypeError(f"tokenizer is {tokenizer!r:.60}; expected the model's tokenizer itself, as load_model gives it")
+        raise TypeError(
+            f"tokenizer is {tokenizer!r:.60}; expected the model's tokenizer itself, as load_model gives it"
+        )
     check_tokenizer(tokenizer, model)
     wanted, bytes_of = [text.encode() for text in texts], token_bytes(tokenizer)
     longest = max(map(len, wanted))

@@ -125,7 +125,9 @@ def custom_generate(
     if called or "logits_processor" in given:
         raise TypeError("custom_generate makes a decoding method: write custom_generate=custom_generate(drafter)")
     if given:
-        raise TypeError(f"custom_generate() has no argument {next(iter(given))!r}; expected seed, streamer or on_finish")
+        raise TypeError(
+            f"custom_generate() has no argument {next(iter(given))!r}; expected seed, streamer or on_finish"
+        )
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         try:

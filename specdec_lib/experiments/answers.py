@@ -35,7 +35,7 @@ _EXPECTED = (
 def read_answers(
     path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None, left_out: Counter[str] | None = None
 ) -> list[Answer]:
-    """Read answers from JSON lines, packed (.gz, .zip) or not; blank lines are passed over, bad ones named by number in a ValueError.
+    """Read answers from JSON lines, packed (.gz, .zip) or not; blank lines are passed over, bad ones are named in a ValueError.
 
     A line is an object with the texts ``prompt`` and ``answer``, or a chat (:mod:`specdec_lib.experiments.chat_logs`), whose
     prompts the tokenizer's template writes: each assistant's turn with text is an answer to all that stands before it, tools
@@ -95,7 +95,9 @@ class _Reader:
             _check_text(name, record.get(name), name in record)
         for name in ("system", "instructions", "tools", "functions", "documents"):
             if record.get(name):
-                raise ValueError(f"{name!r} stands beside 'prompt', which is all that the model was given: put it in there")
+                raise ValueError(
+                    f"{name!r} stands beside 'prompt', which is all that the model was given: put it in there"
+                )
         self.left_out.update(f"the field {name!r}" for name in record.keys() - {"prompt", "answer"} - BOOKKEEPING)
         return [Answer(record["prompt"], record["answer"])]
 
@@ -123,12 +125,15 @@ class _Reader:
         self.left_out["calls of tools as answers: a log does not hold them as the model wrote them"] += any(
             "tool_calls" in messages[place] for place in written
         )
-        self.left_out.update(f"{what}: the tokenizer's chat template does not write them" for what in self._unwritten(chat, place, prompt))
+        self.left_out.update(
+            f"{what}: the tokenizer's chat template does not write them"
+            for what in self._unwritten(chat, place, prompt)
+        )
         return found
 
     def _render(self, chat: Chat, messages: list[dict[str, Any]], **changed: Any) -> str:
-        """The prompt that the template makes of messages. Arguments of calls are given as objects, as servers do, unless the template
-        takes only text or would print them as Python does."""
+        """The prompt that the template makes of messages. Arguments of calls are given as objects, as servers give them, unless
+        the template takes only text or would print them as Python does."""
         given = {"tools": chat.tools or None, "add_generation_prompt": True} | chat.options | changed
         parsed, printed = _parsed(messages)
         for each in [parsed, messages] if printed else [messages]:
@@ -185,7 +190,17 @@ class _Reader:
 
 #: Fields of messages that are always written, or by which a template at most tells which result belongs to which call. Reasoning of
 #: earlier turns is left out by design of most templates.
-_KNOWN = {"role", "content", "tool_call_id", "id", "reasoning_content", "thinking", "weight", "annotations", "cache_control"}
+_KNOWN = {
+    "role",
+    "content",
+    "tool_call_id",
+    "id",
+    "reasoning_content",
+    "thinking",
+    "weight",
+    "annotations",
+    "cache_control",
+}
 
 
 def _parsed(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 BOOKKEEPING = frozenset(
     "id object created created_at model usage usageMetadata modelVersion responseId metadata user service_tier status status_code "
     "system_fingerprint custom_id method url request_id error temperature top_p topP top_k seed n stream stream_options store stop "
-    "stop_sequences stop_reason stop_sequence max_tokens max_completion_tokens max_output_tokens frequency_penalty presence_penalty "
-    "logprobs top_logprobs parallel_tool_calls background truncation safety_identifier completed_at timestamp type".split()
+    "stop_sequences stop_reason stop_sequence max_tokens max_completion_tokens max_output_tokens frequency_penalty "
+    "presence_penalty logprobs top_logprobs parallel_tool_calls background truncation safety_identifier completed_at timestamp type".split()
 )
 #: Fields by which the model read more than the row holds, or did not begin its answer itself.
 _ELSEWHERE = (
@@ -53,7 +53,9 @@ def chat_of(record: Mapping[str, Any]) -> Chat | None:
             raise ValueError(f"{name!r} is {row[name]!r:.60}, by which the model read more than the row holds")
     system, messages, answers = read(row)
     if answers and messages and messages[-1]["role"] == "assistant":
-        raise ValueError("the answer goes on with a begun message of the assistant; give 'prompt' and 'answer' as texts")
+        raise ValueError(
+            "the answer goes on with a begun message of the assistant; give 'prompt' and 'answer' as texts"
+        )
     tools = [tool for given in (row.pop("tools", None), row.pop("functions", None)) for tool in _tools(given)]
     options = {name: row.pop(name) for name in ("documents",) if row.get(name)}
     options |= row.pop("chat_template_kwargs", None) or {}
@@ -118,7 +120,9 @@ def _items(name: str, items: Any) -> list[dict[str, Any]]:
             call = _call(item.get("call_id"), item.get("name"), item.get("arguments"))
             new = [{"role": "assistant", "content": "", "tool_calls": [call]}]
         elif kind == "function_call_output":
-            new = [{"role": "tool", "tool_call_id": item.get("call_id"), "content": _text("output", item.get("output"))}]
+            new = [
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": _text("output", item.get("output"))}
+            ]
         elif kind == "reasoning":
             parts = item.get("content") or item.get("summary") or []
             new = [{"role": "assistant", "content": "", **_thoughts("\n".join(part.get("text", "") for part in parts))}]
@@ -150,11 +154,19 @@ def _gemini(row: dict[str, Any]) -> tuple[list, list, list]:
                 thoughts += named["text"] if thought else ""
                 own["content"] += "" if thought else named["text"]
             elif set(named) == {"function_call"}:
-                calls.append(_call(named["function_call"].get("id"), named["function_call"].get("name"), named["function_call"].get("args")))
+                calls.append(
+                    _call(
+                        named["function_call"].get("id"),
+                        named["function_call"].get("name"),
+                        named["function_call"].get("args"),
+                    )
+                )
             elif set(named) == {"function_response"}:
                 given = named["function_response"]
                 text = json.dumps(given.get("response"), ensure_ascii=False)
-                others.append({"role": "tool", "name": given.get("name"), "tool_call_id": given.get("id"), "content": text})
+                others.append(
+                    {"role": "tool", "name": given.get("name"), "tool_call_id": given.get("id"), "content": text}
+                )
             else:
                 raise ValueError(f"'contents' holds a part of {', '.join(sorted(named))}; only text is read")
         own |= ({"tool_calls": calls} if calls else {}) | _thoughts(thoughts)
@@ -173,7 +185,11 @@ def _gemini(row: dict[str, Any]) -> tuple[list, list, list]:
     given = row.pop("contents")
     if isinstance(given, str):
         given = [{"role": "user", "parts": [{"text": given}]}]
-    return system, [message for one in (given if isinstance(given, list) else [given]) for message in read(one)], answers
+    return (
+        system,
+        [message for one in (given if isinstance(given, list) else [given]) for message in read(one)],
+        answers,
+    )
 
 
 def _snake(name: str) -> str:
@@ -186,7 +202,10 @@ def _message(one: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name in _ELSEWHERE:
         if own.get(name):
             raise ValueError(f"a message has {name!r}, {own[name]!r:.40}; only text is read")
-    content, thoughts = own.pop("content", None), "".join(_text(name, own.pop(name)) for name in _REASONING if name in own)
+    content, thoughts = (
+        own.pop("content", None),
+        "".join(_text(name, own.pop(name)) for name in _REASONING if name in own),
+    )
     if isinstance(refusal := own.pop("refusal", None), str) and not content:
         content = refusal
     if call := own.pop("function_call", None):
@@ -200,7 +219,9 @@ def _message(one: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise ValueError(f"'tool_calls' holds {call!r:.60}; expected calls of functions")
         calls.append(_call(call.get("id"), inside.get("name"), inside.get("arguments")))
     texts, results = [], []
-    for part in content if isinstance(content, list) else [{"type": "text", "text": "" if content is None else content}]:
+    for part in (
+        content if isinstance(content, list) else [{"type": "text", "text": "" if content is None else content}]
+    ):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in _TEXTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
@@ -238,7 +259,11 @@ def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     """A call of a tool; its arguments as they stand, a text of JSON or what it holds."""
     if not isinstance(name, str):
         raise ValueError(f"a call of a tool has the name {name!r:.40}; expected a text")
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": {} if arguments is None else arguments}}
+    return {
+        "id": id,
+        "type": "function",
+        "function": {"name": name, "arguments": {} if arguments is None else arguments},
+    }
 
 
 def _tools(given: Any) -> list[dict[str, Any]]:
@@ -254,7 +279,11 @@ def _tools(given: Any) -> list[dict[str, Any]]:
             found.append({"type": "function", "function": tool["function"]})
         elif isinstance(declared, list) and len(tool) == 1:
             found += [{"type": "function", "function": one} for one in declared]
-        elif isinstance(tool.get("name"), str) and tool.get("type") in (None, "function", "custom") and "format" not in tool:
+        elif (
+            isinstance(tool.get("name"), str)
+            and tool.get("type") in (None, "function", "custom")
+            and "format" not in tool
+        ):
             own = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
             if "input_schema" in tool:
                 own["parameters"] = tool["input_schema"]

@@ -23,7 +23,9 @@ def check_files(folder: str | Path) -> None:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"{index} lists no weights; fetch the checkpoint again") from None
         if missing:
-            raise ValueError(f"{folder} lacks {missing[0]}, {len(missing)} of {len(parts)} files of weights; fetch it again")
+            raise ValueError(
+                f"{folder} lacks {missing[0]}, {len(missing)} of {len(parts)} files of weights; fetch it again"
+            )
 
 
 def check_file(path: Path) -> None:
@@ -32,9 +34,13 @@ def check_file(path: Path) -> None:
     with path.open("rb") as file:
         begins = file.read(64)
         if begins.startswith(b"version https://git-lfs.github.com/"):
-            raise ValueError(f"{path} is a pointer of Git LFS, not the file itself: run 'git lfs pull' in its repository")
+            raise ValueError(
+                f"{path} is a pointer of Git LFS, not the file itself: run 'git lfs pull' in its repository"
+            )
         if begins.lstrip().lower().startswith((b"<!doctype html", b"<html")):
-            raise ValueError(f"{path} is a page of HTML, an error of the server say, not the file itself: fetch it again")
+            raise ValueError(
+                f"{path} is a page of HTML, an error of the server say, not the file itself: fetch it again"
+            )
         if not size and path.suffix != ".txt":
             raise ValueError(f"{path} is empty; fetch it again")
         if path.suffix == ".safetensors":

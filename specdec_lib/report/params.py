@@ -44,7 +44,6 @@ class Parameter:
         """Say whether ``value`` has the declared type; an int counts as a float, a bool never as a number."""
         return _conforms(value, ast.parse(self.annotation, mode="eval").body)
 
-
     def beyond(self, value: Any) -> str:
         """What is expected instead of a number that is too small or a list that is empty; else nothing.
 

@@ -74,7 +74,9 @@ def test_outputs_end_where_transformers_ends_them(make, seed):
     for _ in range(60):
         prompt, output = ([draw.choice(ids) for _ in range(draw.randint(1, 6))] for _ in range(2))
         text = tokenizer.decode(prompt + output)
-        cuts = [sorted(draw.sample(range(len(text) + 1), 2)) for _ in range(draw.randint(1, 3))] if len(text) > 1 else []
+        cuts = (
+            [sorted(draw.sample(range(len(text) + 1), 2)) for _ in range(draw.randint(1, 3))] if len(text) > 1 else []
+        )
         stops = [text[a:b].replace("�", "") or "st" for a, b in cuts] or ["st"]
         stops.append("".join(draw.choice(LETTERS) for _ in range(draw.randint(1, 4))))
         try:
@@ -109,7 +111,9 @@ def test_a_generation_its_recording_and_its_replay_end_there(pocket):
     theirs = StopStringCriteria(tokenizer, stops)
     until = next(n for n in count(1) if bool(theirs(torch.tensor([prompt + plain[:n]]), None)))
     for given in (stops, tuple(stops), (text for text in stops), iter(stops)):
-        run = generate(model, prompt, PromptLookup(), max_new_tokens=24, eos_token_id=[], stop_strings=given, tokenizer=tokenizer)
+        run = generate(
+            model, prompt, PromptLookup(), max_new_tokens=24, eos_token_id=[], stop_strings=given, tokenizer=tokenizer
+        )
         assert (run.tokens, run.finish_reason) == (plain[:until], "stop_string")
     for reason, eos in (("stop_string", []), ("eos", plain[until - 1])):
         trace = record(model, prompt, max_new_tokens=24, eos_token_id=eos, stop_strings=stops, tokenizer=tokenizer)

@@ -22,7 +22,11 @@ PLACE = {"city": "Paris"}
 PLAIN = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "How is Paris?"},
-    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": PLACE}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": PLACE}}],
+    },
     {"role": "tool", "content": '{"sky": "clear"}'},
 ]
 ANSWER = "Paris is clear."
@@ -51,7 +55,9 @@ ITEMS = [
     {"type": "function_call", "call_id": "1", "name": "weather", "arguments": json.dumps(PLACE)},
     {"type": "function_call_output", "call_id": "1", "output": '{"sky": "clear"}'},
 ]
-WROTE = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWER, "annotations": []}]}]
+WROTE = [
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWER, "annotations": []}]}
+]
 FLAT_TOOL = {"type": "function", "name": "weather", "description": "of a city", "parameters": SCHEMA}
 CONTENTS = [
     {"role": "user", "parts": [{"text": "How is Paris?"}]},
@@ -117,7 +123,9 @@ def test_the_prompt_is_what_the_template_makes_of_the_same_chat(row, tmp_path, t
 
 def test_arguments_are_text_where_the_template_writes_text(tmp_path, templated, monkeypatch):
     for how in ("{{ call['function']['arguments'] }}", "{{ '<' + call['function']['arguments'] + '>' }}"):
-        monkeypatch.setattr(templated, "chat_template", TEMPLATE.replace("{{ call['function']['arguments'] | tojson }}", how))
+        monkeypatch.setattr(
+            templated, "chat_template", TEMPLATE.replace("{{ call['function']['arguments'] | tojson }}", how)
+        )
         (answer,) = read(tmp_path, ROWS["OpenAI, whole"], templated)
         assert json.dumps(PLACE) in answer.prompt and str(PLACE) not in answer.prompt
 
@@ -126,9 +134,16 @@ def test_what_the_template_does_not_write_is_told(tmp_path, templated, monkeypat
     silent = "{% for message in messages %}{% if message['role'] != 'tool' %}[{{ message['role'] }}] {{ message['content'] }}\n{% endif %}{% endfor %}"
     monkeypatch.setattr(templated, "chat_template", silent)
     left_out: Counter[str] = Counter()
-    read(tmp_path, ROWS["OpenAI, whole"] | {"colour": "red", "chat_template_kwargs": {"style": "new"}}, templated, left_out)
+    read(
+        tmp_path,
+        ROWS["OpenAI, whole"] | {"colour": "red", "chat_template_kwargs": {"style": "new"}},
+        templated,
+        left_out,
+    )
     told = " ".join(left_out)
-    assert all(what in told for what in ("tools:", "calls of tools:", "role 'tool'", "options 'style'", "the field 'colour'")), told
+    assert all(
+        what in told for what in ("tools:", "calls of tools:", "role 'tool'", "options 'style'", "the field 'colour'")
+    ), told
     left_out.clear()
     read(tmp_path, {"prompt": "a", "answer": "b", "id": 3, "colour": "red"}, templated, left_out)
     assert dict(left_out) == {"the field 'colour'": 1}
@@ -136,7 +151,11 @@ def test_what_the_template_does_not_write_is_told(tmp_path, templated, monkeypat
 
 def test_reasoning_is_a_part_of_the_answer_that_it_leads_to(tmp_path, templated, monkeypatch):
     thinking = [{"type": "thinking", "thinking": "It is clear.", "signature": "s"}, {"type": "text", "text": ANSWER}]
-    for said in (SAID | {"reasoning_content": "It is clear."}, SAID | {"content": thinking}, SAID | {"reasoning": "It is clear."}):
+    for said in (
+        SAID | {"reasoning_content": "It is clear."},
+        SAID | {"content": thinking},
+        SAID | {"reasoning": "It is clear."},
+    ):
         (answer,) = read(tmp_path, {"messages": [PLAIN[1], said]}, templated)
         assert answer.answer == f"<think>It is clear.</think>{ANSWER}" and answer.prompt.endswith("[assistant] ")
     thought = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "It is clear."}]}, *WROTE]

@@ -153,7 +153,9 @@ def make_plan(
             if name not in declared:
                 raise UsageError(params.unknown_message(name, declared, path.stem))
             if name == "profile":
-                raise UsageError(f"profile {text!r} would be a label alone, with the counts of {profile!r}; use --profile")
+                raise UsageError(
+                    f"profile {text!r} would be a label alone, with the counts of {profile!r}; use --profile"
+                )
             given[name] = params.parse_value(text, declared[name])
         words = tuple(f"{name}={text}" for name, text in asked.items())
         given = params.validate(given, declared, path.stem)
