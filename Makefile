@@ -145,7 +145,7 @@ bench:  ## time SmolLM2 here, in transformers and llama.cpp, and the library's p
 	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/seconds.py)
 	@$(if $(ARGS),,PYTHONPATH=. $(PY) benchmarks/own_bits.py)
 
-losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into data/results/
+losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into _build/losslessness.json
 	@$(PY) -m specdec_lib losslessness $(ARGS)
 
 check: venv  ## static checks of notebooks, parameters and pages

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -97,13 +99,45 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
+class _Pipe(io.FileIO):
+    """A file to write to, whose reader may go away: what comes after that is dropped, and the command goes on."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _to_nowhere(self.fileno())
+            return len(data)
+
+
+def _to_nowhere(number: int) -> None:
+    """Let a file descriptor lead to the null device."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def _output(stream: TextIO | None, number: int) -> TextIO:
+    """Standard output or error, which may be closed from the start; a character that the terminal has not is no reason to stop."""
+    try:
+        os.fstat(number)
+    except OSError:
+        _to_nowhere(number)  # else the next file that is opened would get the number, and what is printed
+    if stream is not None and not isinstance(stream, io.TextIOWrapper):
+        return stream  # someone else's
+    at_once = stream is not None and (stream.line_buffering or stream.write_through)
+    encoding = stream.encoding if stream is not None else "utf-8"
+    inside = io.BufferedWriter(_Pipe(number, "w", closefd=False))
+    return io.TextIOWrapper(inside, encoding=encoding, errors="replace", line_buffering=at_once or number == 2)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command of these words, by default those of the command line; returns the exit status."""
     if words is None:
         # What ends a job at its time limit ends it as a key does, so that temporary files are removed.
         signal.signal(signal.SIGTERM, _interrupt)
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors="replace")  # a character that the terminal has not is no reason to stop
+        sys.stdout, sys.stderr = (_output(stream, number) for number, stream in ((1, sys.stdout), (2, sys.stderr)))
     try:
         app(args=None if words is None else list(words), prog_name="python -m specdec_lib")
     except SystemExit as end:

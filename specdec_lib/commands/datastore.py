@@ -28,7 +28,7 @@ from specdec_lib.datastores import build as store_build
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import ShardedStore, dense_slots, is_sharded
-from specdec_lib.experiments.published_sets.reading import opened, packing, read_jsonl
+from specdec_lib.experiments.published_sets.reading import is_json_lines, opened, packing, read_jsonl
 from specdec_lib.files import beside, located, named, printable, sha256
 
 if TYPE_CHECKING:
@@ -201,9 +201,11 @@ def build(
     store: Store,
     named: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES...", help="texts, and JSON lines where a name has .jsonl; plain, .gz or .zip"),
+        typer.Argument(
+            metavar="FILES...", help="texts, and JSON lines where a name has .jsonl or .ndjson; plain, .gz or .zip"
+        ),
     ],
-    field: Annotated[str, typer.Option(help="the text's name in JSON lines")] = "text",
+    field: Annotated[str | None, typer.Option(help="the text's name in JSON lines (default: text)")] = None,
     tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "smollm2",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
     shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
@@ -211,8 +213,15 @@ def build(
     address: Address = None,
 ) -> None:
     """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
-    path, lines = located(store), [one for one in named if ".jsonl" in map(str.lower, one.suffixes)]
-    texts = Texts([one for one in named if one not in lines], lines, field)
+    path, lines = located(store), [one for one in named if is_json_lines(one)]
+    plain = [one for one in named if one not in lines]
+    other = [one for one in plain if ".json" in map(str.lower, one.suffixes)]
+    if field is not None and (other or not lines):
+        raise ValueError(
+            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or .ndjson, or "
+            "leave --field out"
+        )
+    texts = Texts(plain, lines, field or "text")
     for source in texts.paths:
         if source.resolve().is_relative_to(path):
             raise ValueError(f"{source} lies in {path}, which the new store replaces: move it, or name another folder")
@@ -261,7 +270,10 @@ def dense(
     if on and not is_sharded(path):
         raise ValueError("--on ray works on shards: name a store of shards")
     parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
+    own = load_tokenizer(model)
     for part in parts:
+        if part.manifest["tokenizer"] is not None:
+            part.check_tokenizer(own)
         for folder in dense_slots(path) if is_sharded(path) else (dense_index.FOLDER,):
             dense_index.check_target(located(part.path / folder))
         for name in (hidden_states.KEPT, hidden_states.UNKEPT):

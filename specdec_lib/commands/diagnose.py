@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,8 +64,9 @@ def diagnose(
     """Predict from recorded answers what the methods would save.
 
     Each line of ANSWERS is a JSON object: {"prompt": "...", "answer": "..."}, the prompt as the model was given it; or a chat
-    as chat APIs write it, {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}. Each
-    assistant's turn is an answer to what stands before it.
+    as the APIs of OpenAI, Anthropic or Gemini write it, such as {"messages": [{"role": "user", "content": "..."}, {"role":
+    "assistant", "content": "..."}], "tools": [...]}. Each assistant's turn is an answer to what stands before it, tools, their
+    results and system texts included.
     """
     from specdec_lib.commands.datastore import load_tokenizer
     from specdec_lib.datastores import SuffixIndex, TokenStore
@@ -79,7 +81,8 @@ def diagnose(
             "two of ANSWERS, --weights, --prices, --json and --page are one file; name another one to write to"
         )
     curve, own = _prices(prices), load_tokenizer(tokenizer)
-    read = read_answers(answers, own)
+    left_out: Counter[str] = Counter()
+    read = read_answers(answers, own, left_out)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
     bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
@@ -87,12 +90,15 @@ def diagnose(
     # Files first: a terminal may go away, or not print a character.
     if to_json is not None:
         given = {"store": store, "weights": weights}
-        about = {"tokenizer": tokenizer} | {name: path and str(path) for name, path in given.items()}
+        about = {"tokenizer": tokenizer, "left_out": left_out}
+        about |= {name: path and str(path) for name, path in given.items()}
         write_atomic(to_json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
     if page is not None:
         write_atomic(page, diagnosis_page.page(found, tokenizer))
     _print(f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {tokenizer}, prices {curve.name}\n")
     _print(_table(found) + "\n")
+    for what, lines in (+left_out).items():
+        _print(f"Left out in {lines} {'line' if lines == 1 else 'lines'}: {what}.")
     for line in (*diagnosis_page.reasons(found), found.advice()):
         _print(line)
     _print("\nHow the methods are switched on:")

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec_lib import paths
 from specdec_lib.commands import options
 from specdec_lib.files import write_atomic
 
@@ -29,33 +28,21 @@ def losslessness(
     draft: Annotated[str, typer.Option(help="The draft model.")] = "smollm2-draft",
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
-    output: Annotated[Path | None, options.OutputFile] = None,
+    output: Annotated[Path, options.OutputFile] = Path("_build/losslessness.json"),
 ) -> None:
     """Decode many prompts plainly and with every drafter, greedy and sampled, and compare the outputs token for token.
 
-    Ends with exit status 1 if there is a mismatch that rounding does not explain. The counts are written to
-    data/results/<device>/losslessness.json, unless --output names another file.
+    Ends with exit status 1 if there is a mismatch that rounding does not explain.
     """
     parameters = {name: value for name, value in locals().items() if name != "output" and value is not None}
-    import torch
-
     from specdec_lib.decoding.sampling import Sampling
     from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
     from specdec_lib.experiments.recorded_runs import load_pair, render
     from specdec_lib.experiments.workbench import ModelPair
-    from specdec_lib.models.loading import resolve_device
     from specdec_lib.report.display import provenance
 
     names = lossless_names()
-    if method and output is None:
-        raise ValueError(
-            "--method compares some methods alone; name a file with --output, so that the counts of all stay"
-        )
     options.one_of("--method", method or [], names)
-    on = resolve_device("auto" if device == "map" else device)
-    name = torch.cuda.get_device_name(on) if on.type == "cuda" else on.type
-    results = (paths.DATA if paths.ROOT else Path("_build")) / "results"
-    place = output or options.output_file(results / paths.folder_of(name) / "losslessness.json")
     model, small, tokenizer = load_pair(target, draft, device, dtype)
     chosen = [(prompt.id, render(prompt, tokenizer)) for prompt in choose_prompts(prompts)]
     samplings = [Sampling(), *(Sampling(temperature=0.7, top_p=0.9, seed=seed) for seed in range(seeds))]
@@ -63,7 +50,7 @@ def losslessness(
     compared = compare_all(bench, chosen, samplings, max_new_tokens, names=method or names)
     unexplained = sum(not mismatch["explained"] for mismatch in compared["mismatches"])
     content = {"unexplained": unexplained, **compared, "slack": SLACK, "provenance": provenance.collect(parameters)}
-    write_atomic(place, json.dumps(_finite(content), indent=1) + "\n")
+    write_atomic(output, json.dumps(_finite(content), indent=1) + "\n")
     for row in compared["counts"]:
         typer.echo(
             f"{row['method']}, {row['sampling']}: {row['outputs']} outputs, {row['tokens']} tokens, "
@@ -71,7 +58,7 @@ def losslessness(
         )
     for name, lacks in compared["left_out"].items():
         typer.echo(f"{name}: left out; it needs {lacks}")
-    typer.echo(f"written to {place}")
+    typer.echo(f"written to {output}")
     if unexplained:
         typer.echo(
             f"error: {unexplained} outputs differ from plain decoding and rounding does not explain it", err=True

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec_lib import paths
 from specdec_lib.commands import options
 
 Seed = Annotated[int, typer.Option(help="Of weights and order.")]
@@ -93,7 +92,7 @@ def train_heads(
     kind: Annotated[
         list[str] | None, typer.Option(help="medusa, hydra or eagle; may be repeated (default: all).")
     ] = None,
-    out: Annotated[Path | None, options.folder("Of the heads (default: SmolLM2's in a checkout).")] = None,
+    out: Annotated[Path, options.folder("Of the heads.")] = Path("_build/heads"),
     data: Data = Path("_build/heads"),
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -123,7 +122,6 @@ def train_heads(
     from specdec_lib.heads.drafting import KINDS
     from specdec_lib.models.loading import load_model
 
-    out = out or options.output_folder(paths.SMOLLM2 / "heads" if paths.ROOT else "heads")
     kinds = list(kind or KINDS)
     options.one_of("--kind", kinds, KINDS)
     settings = HeadTraining(epochs, batch, rate, seed)

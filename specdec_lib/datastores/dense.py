@@ -124,7 +124,7 @@ def build_dense_index(
                 reduction = fit(moments, dims, zscore=zscore, normalise=normalise)
             if not inner.is_trained:
                 _train(inner, source, reduction, sample, factory, bar)
-            _fill(unfinished, faiss_index.chain(reduction, inner), source, store, bar)
+            _fill(unfinished, faiss_index.chain(reduction, inner), source, store, factory, bar)
         arrays.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
         about = {
@@ -142,7 +142,9 @@ def check_target(path: Path) -> None:
     files.check_target(path, MANIFEST, FORMAT, "dense index", FILES)
 
 
-def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, bar: tqdm) -> None:
+def _fill(
+    folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, store: TokenStore, factory: str, bar: tqdm
+) -> None:
     """Add all states to an index, and write it with their positions."""
     positions = np.empty(len(source), np.int64)
     for places, states in source:
@@ -153,7 +155,14 @@ def _fill(folder: Path, whole: faiss.IndexPreTransform, source: ArrayStates, sto
                 f"position {int(places[~good][0])} holds no token of {store.path}; expected that of each state's next token"
             )
         positions[whole.ntotal : whole.ntotal + len(places)] = places
-        whole.add(np.ascontiguousarray(check_states(states, source.width)))
+        states = np.ascontiguousarray(check_states(states, source.width))
+        try:
+            whole.add(states)
+        except RuntimeError as error:
+            reason = str(error).rpartition(": ")[2]
+            raise ValueError(
+                f"factory is {factory!r}, to which states cannot be added ({reason}); say 'Flat'"
+            ) from None
         bar.update(len(states))
     with (folder / "index.faiss").open("xb") as file:
         writer = faiss_index.load_faiss().PyCallbackIOWriter(lambda data: files.write(file, data))

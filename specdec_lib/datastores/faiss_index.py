@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,13 +56,54 @@ def empty_index(
         raise ValueError(
             f"factory is {factory!r}; expected a factory string of FAISS, 'Flat', 'IVF1024,PQ16x8' or 'HNSW32' say ({reason})"
         ) from None
+    for part in _parts(index):
+        kind = type(part).__name__
+        if part.metric_type != faiss.METRIC_INNER_PRODUCT:
+            why = "searches by another distance than the inner product"
+        elif "IDMap" in kind:
+            why = "numbers its rows by ids of one's own; leave IDMap out"
+        elif not _TAKEN.fullmatch(kind):
+            why = "is not known to add states in parts and to be searched"
+        else:
+            why = ""
+        if why:
+            raise ValueError(
+                f"factory is {factory!r}, whose {kind} {why}; expected 'Flat', 'IVF1024,PQ16x8' or 'HNSW32', say"
+            )
     set_effort(index, nprobe, ef_search)
     return index
 
 
+#: Indexes that were tried: they add states in parts, and give the largest inner products, also when read from a file.
+_TAKEN = re.compile(
+    r"Index(FlatIP|PreTransform|Refine|RefineFlat|HNSWFlat|HNSWSQ|(IVF)?(Flat|FlatDedup|ScalarQuantizer|PQ|PQFastScan"
+    r"|RaBitQ|RaBitQFastScan|(Product)?(Residual|LocalSearch)Quantizer(FastScan)?))"
+)
+
+
+def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
+    """An index and those that it passes its states on to."""
+    faiss = load_faiss()
+    while index is not None:
+        index = faiss.downcast_index(index)
+        yield index
+        index = index.index if isinstance(index, faiss.IndexPreTransform) else getattr(index, "base_index", None)
+
+
 def check_lists(index: faiss.Index, factory: str, states: int) -> None:
-    """Refuse an index of more lists than there are states."""
-    ivf = load_faiss().try_extract_index_ivf(index)
+    """Refuse an index of more lists or centroids than there are states."""
+    faiss = load_faiss()
+    for part in _parts(index):
+        codes = [part.pq.ksub] if hasattr(part, "pq") else []
+        for name in ("rq", "lsq", "prq", "plsq"):
+            if hasattr(part, name):
+                codes += [1 << int(bits) for bits in faiss.vector_to_array(getattr(part, name).nbits)]
+        if codes and max(codes) > states:
+            raise ValueError(
+                f"factory is {factory!r} with codes of {max(codes)} centroids, for {states} states; expected no more centroids "
+                "than states: say 'Flat'"
+            )
+    ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None and ivf.nlist > states:
         raise ValueError(
             f"factory is {factory!r} with {ivf.nlist} lists, for {states} states; expected no more lists than "

@@ -9,7 +9,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, NoReturn, get_args
 
 import torch
 
@@ -87,6 +87,7 @@ class Evidence(NamedTuple):
 
 
 Replays = Literal["any", "greedy", "never"]
+_NOT_CALLED = "custom_generate is {}, no decoding method; write custom_generate=specdec_lib.custom_generate({})"
 
 
 class Drafter(ABC):
@@ -95,6 +96,10 @@ class Drafter(ABC):
     The calls of a generation are ``start``, then for each pass of the target ``propose`` (left out where there is room for one
     token only) and ``verified``, then ``finish``. A drafter may keep what it learned from one generation to the next; ``reset``
     makes it forget that. The loop calls ``reset`` before a target with another number of token ids.
+
+    A drafter may train in any of these calls: gradients are on unless the caller has switched them off, and captured states are
+    ordinary tensors. Clone what you keep for a later call, because the target writes on in the same memory. A drafter that runs
+    a network of its own without learning does so under ``torch.inference_mode()``.
     """
 
     #: What it needs of the target's computation.
@@ -105,6 +110,15 @@ class Drafter(ABC):
     replays: Replays = "any"
     #: Token ids of the target that it served last; the loop's.
     _vocabulary: int | None = None
+
+    def __new__(cls, *args: object, **kwargs: object) -> Drafter:
+        if "logits_processor" in kwargs:  # the call of a decoding method
+            raise TypeError(_NOT_CALLED.format(f"the class {cls.__name__}", f"{cls.__name__}(...)"))
+        return super().__new__(cls)
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse a call: ``model.generate(custom_generate=drafter)`` would leave out what cannot be called, without a word."""
+        raise TypeError(_NOT_CALLED.format(repr(self), "drafter"))
 
     def inner(self) -> tuple[Drafter, ...]:
         """The drafters that this one calls, which serve one generation at a time with it; none by default."""

@@ -18,7 +18,8 @@ from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, Trace, 
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import check_tokenizer, context_limit, token_ids, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, token_ids, vocabulary_size
+from specdec_lib.decoding.stop_strings import stop_on_strings
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
@@ -87,30 +88,6 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
     return found
 
 
-def stop_on_strings(
-    stop_strings: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel
-) -> Callable[[list[int]], bool] | None:
-    """A check for :class:`Limits`: true once the new tokens' text contains one of ``stop_strings``; None without any."""
-    if isinstance(stop_strings, str):
-        stop_strings = [stop_strings]
-    if not len(stop_strings):
-        return None
-    if tokenizer is None:
-        raise ValueError("stop_strings needs the tokenizer: pass tokenizer=... as well")
-    check_tokenizer(tokenizer, model)
-    if not all(stop_strings):
-        raise ValueError(f"stop_strings is {list(stop_strings)!r}; expected strings that are not empty")
-    longest = max(len(s.encode()) for s in stop_strings)
-
-    def stop(new: list[int]) -> bool:
-        # A token has at least one byte of text, special ones apart: the last `longest` tokens hold any match that
-        # ends here; a few more make up for tokens without text and for a character cut at the start.
-        text = tokenizer.decode(new[-longest - 8 :])
-        return any(s in text for s in stop_strings)
-
-    return stop
-
-
 class Run:
     """One generation, checked before any work: a prompt, how its tokens are chosen and where it ends.
 
@@ -150,7 +127,7 @@ class Run:
         end = context.prompt_length + self.limits.max_new_tokens
         end = end if self.limits.context is None else min(end, self.limits.context)
         capacity = min(end, context.prompt_length + FIRST_ROOM) + DRAFT_ROOM
-        with torch.inference_mode(), Target(self.model, end, capture, capacity, runtime) as target:
+        with Target(self.model, end, capture, capacity, runtime) as target:
             context.hidden, context.attention = target.hidden, target.attention
             try:
                 clock = clock_of(target.devices)
@@ -166,9 +143,9 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
         raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
     most = whole("max_new_tokens", max_new_tokens, 1)
-    stop = stop_on_strings(stop_strings, tokenizer, model)
-    limits = Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop)
-    return Run(model, input_ids, sampling, limits)
+    prompt = as_token_list(input_ids, vocabulary_size(model))
+    stop = stop_on_strings(stop_strings, tokenizer, model, prompt)
+    return Run(model, prompt, sampling, Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop))
 
 
 def generate(
@@ -180,7 +157,7 @@ def generate(
     eos_token_id: int | Iterable[int] | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
     *,
-    stop_strings: Sequence[str] = (),
+    stop_strings: str | Iterable[str] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Generation:
@@ -208,8 +185,8 @@ def generate(
         The first of these ends the output. ``None`` takes the model's own; an empty list none at all.
     on_tokens : callable, optional
         Called with each block of new tokens as it is emitted.
-    stop_strings : sequence of str
-        End with the token that completes one of these; needs ``tokenizer``.
+    stop_strings : str or sequence of str, optional
+        End with the token that completes one of these, which may begin in the prompt, as in transformers; needs ``tokenizer``.
     runtime : Runtime or "transformers", optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs. Without one they
         are transformers' own, on a CPU in float32 with a faster product for passes over a few tokens, which reads the model's
@@ -230,7 +207,7 @@ def record(
     eos_token_id: int | Iterable[int] | None = None,
     *,
     capture: Capture = Capture(),
-    stop_strings: Sequence[str] = (),
+    stop_strings: str | Iterable[str] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Trace:

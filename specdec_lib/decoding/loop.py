@@ -88,10 +88,12 @@ class ModelVerifier(Verifier):
     processors: Processors | None = None
     topk: int = 0
 
+    @torch.inference_mode()
     def first(self, context: Context) -> int:
         logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
+    @torch.inference_mode()
     def verify(self, tree: DraftTree, context: Context) -> tuple[list[int], int | None]:
         root = context.tokens[-1]
         logits = self.target.verify(root, tree)
@@ -134,6 +136,7 @@ class ModelVerifier(Verifier):
             self.eos,
         )
 
+    @torch.inference_mode()
     def commit(self, path: Sequence[int]) -> None:
         self.target.commit(path)
 

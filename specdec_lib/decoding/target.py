@@ -219,7 +219,8 @@ class Target:
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
-        return self.rows.last(self._seen, self.cache.length)
+        rows = self.rows.last(self._seen, self.cache.length)
+        return rows.clone() if rows.is_inference() else rows  # a copy outside of inference mode may be trained on
 
     def _commit(self, block: Sequence[int]) -> None:
         length, count = self.cache.length, len(block)
@@ -237,7 +238,7 @@ class Target:
             if self._placed is not None:
                 self._placed = torch.cat([self._placed, self._positions[len(self._placed) :]])
             for layer, states in self._states.items():
-                larger = states.new_empty((self.cache.capacity, states.shape[1]))
+                larger = _trainable(states, self.cache.capacity)
                 larger[: self.cache.length] = states[: self.cache.length]
                 self._states[layer] = larger
 
@@ -312,7 +313,7 @@ class Target:
             if self._unseen:
                 self._unseen.discard(layer)
             if layer not in self._states:
-                self._states[layer] = states.new_empty((self.cache.capacity, states.shape[-1]))
+                self._states[layer] = _trainable(states, self.cache.capacity)
             if self.cache.slots is not None:
                 self._states[layer].index_copy_(0, self.cache.slots, states[0])
             else:
@@ -327,6 +328,12 @@ class Target:
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(before_block, with_kwargs=True)
         self._undo.append(hook.remove)
+
+
+def _trainable(states: torch.Tensor, rows: int) -> torch.Tensor:
+    """A buffer for so many states, which a drafter may train on, unlike what passes allocate in inference mode."""
+    with torch.inference_mode(False):
+        return states.new_empty((rows, states.shape[-1]))
 
 
 #: Of the spread of the logits: what two computations in float32, or in half precision, may differ by.

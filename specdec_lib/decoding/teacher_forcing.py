@@ -52,7 +52,7 @@ def record_known(
         rows = [kept(target.attention())] if capture.heads else []
         context.tokens.append(tokens[0])
         path, other = verifier.verify(tree, context)
-        target.commit(range(len(tree)))
+        verifier.commit(range(len(tree)))
         if capture.heads:
             # Row i of each head is that of token i, which attends to the prompt and the tokens up to itself.
             heads = torch.stack([row.cpu() for row in target.rows.held()])

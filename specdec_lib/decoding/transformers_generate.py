@@ -91,11 +91,12 @@ def _drafted_by(processors, seed: int) -> Sampling:
 
 def custom_generate(
     drafter: Drafter | None = None,
-    *,
+    *called: object,
     seed: int = 0,
     streamer=None,
     on_finish: Callable | None = None,
     runtime: Runtime | Literal["transformers"] | None = None,
+    **given: object,
 ) -> Callable:
     """A decoding method for ``model.generate(custom_generate=...)``.
 
@@ -125,6 +126,12 @@ def custom_generate(
     runtime : Runtime or "transformers", optional
         How the model's passes are run, as for :func:`specdec_lib.generate`.
     """
+    if called or "logits_processor" in given:
+        raise TypeError("custom_generate makes a decoding method: write custom_generate=custom_generate(drafter)")
+    if given:
+        raise TypeError(
+            f"custom_generate() has no argument {next(iter(given))!r}; expected seed, streamer, on_finish or runtime"
+        )
 
     def decode_with_drafter(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         try:
@@ -159,7 +166,9 @@ def custom_generate(
             if streamer is not None:
                 streamer.put(input_ids.cpu())
                 put = lambda tokens: streamer.put(torch.tensor(tokens))  # noqa: E731
-            with run.verifier(Capture() if drafter is None else drafter.capture, runtime) as verifier:
+            captured = Capture() if drafter is None else drafter.capture
+            # A drafter may train, as under generate() of this library; transformers' own has switched gradients off.
+            with torch.enable_grad(), run.verifier(captured, runtime) as verifier:
                 done = decode(verifier, drafter, run.context, run.limits, put)
         finally:
             if streamer is not None:

@@ -25,6 +25,7 @@ from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.files import named
 from specdec_lib.models import gguf, smollm2
+from specdec_lib.models.checkpoint_files import check_files
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 
 # Folders of the shipped models, by name.
@@ -64,7 +65,14 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
 
 
 def placed(name_or_path: str | Path) -> str | Path:
-    """Where a model lies: its folder, its GGUF file, or the name on the hub as it stands; FileNotFoundError if it is not there."""
+    """Where a model lies: its folder, its GGUF file, or the name on the hub as it stands; FileNotFoundError if it is not there,
+    ValueError if a file of the folder is not what its name says."""
+    place = _place(name_or_path)
+    check_files(place)
+    return place
+
+
+def _place(name_or_path: str | Path) -> str | Path:
     name = str(name_or_path)
     if name == smollm2.NAME:
         return smollm2.folder()

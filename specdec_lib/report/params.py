@@ -44,6 +44,20 @@ class Parameter:
         """Say whether ``value`` has the declared type; an int counts as a float, a bool never as a number."""
         return _conforms(value, ast.parse(self.annotation, mode="eval").body)
 
+    def beyond(self, value: Any) -> str:
+        """What is expected instead of a number that is too small or a list that is empty; else nothing.
+
+        A parameter counts, names or lists something: what is positive by default must be positive, and no number is negative.
+        """
+        values, defaults = (each if isinstance(each, list) else [each] for each in (value, self.default))
+        numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
+        known = [one for one in defaults if isinstance(one, int | float) and not isinstance(one, bool)]
+        if isinstance(value, list | dict) and not value and self.default:
+            return "at least one entry"
+        if known and min(known) > 0 and any(one <= 0 for one in numbers):
+            return "more than 0" if self.annotation == "float" else "1 or more"
+        return "0 or more" if any(one < 0 for one in numbers) else ""
+
 
 def parse_declarations(source: str) -> dict[str, Parameter]:
     """Return the parameters that the source of a ``parameters`` cell declares."""
@@ -109,6 +123,11 @@ def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where
             faults.append(
                 f"parameter {name!r}{f' of {where}' if where else ''} is {value!r} ({type(value).__name__}); "
                 f"{declared[name].annotation} is expected, for example {declared[name].default!r}"
+            )
+        elif expected := declared[name].beyond(value):
+            faults.append(
+                f"parameter {name!r}{f' of {where}' if where else ''} is {value!r}; expected {expected}, for example "
+                f"{declared[name].default!r}"
             )
     if faults:
         raise UsageError("\n".join(faults))

@@ -14,7 +14,7 @@ from specdec_lib import cli, paths
 from specdec_lib.experiments import recorded_runs
 from specdec_lib.models import loading
 from specdec_lib.report import numbers
-from specdec_lib.report.build import runner
+from specdec_lib.report.build import plan, runner
 from specdec_lib.report.claims import rules
 
 COMMANDS = typer.main.get_command(cli.app).commands
@@ -65,6 +65,16 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["run", "-p", "max_new_tokens=1"], "01.name=value"),
     (["run", "-p", "99.max_new_tokens=1"], "no notebook '99'"),
     (["run", "--profile", "quick"], "no profile 'quick'"),
+    (["run", "--profile", "smoke", "-p", "01.profile=full"], "profile 'full' would be a label alone"),
+    (["run", "-p", "01.target=./none"], "no model in none"),
+    (["run", "-p", "01.tasks={}"], "'tasks' of 01_speculative_decoding is {}; expected at least one entry"),
+    (["run", "-p", "01.prompts_per_task=-1"], "'prompts_per_task' of 01_speculative_decoding is -1; expected 1 or more"),
+    (["run", "-p", "01.prompts_per_task=0"], "is 0; expected 1 or more"),
+    (["run", "-p", "01.output_seeds=[0,-1]"], "is [0, -1]; expected 0 or more"),
+    (["run", "-p", "02.dims=[8,0]"], "is [8, 0]; expected 1 or more"),
+    (["run", "-p", "07.head_price=0"], "is 0; expected more than 0"),
+    (["datastore", "build", "s", "a.json", "--field", "prompt"], "--field is 'prompt', but a.json is read as plain text"),
+    (["datastore", "build", "s", "a.jsonl", "b.json.gz", "--field", "prompt"], "but b.json.gz is read as plain text"),
     (["diagnose", "none.jsonl"], "there is no none.jsonl"),
     (["diagnose", "a.jsonl", "--prices", "dear"], "--prices is 'dear'; expected gpu, cpu, server"),
     (["diagnose", "a.jsonl", "--prices", "file"], "file holds no prices (RecursionError"),
@@ -92,7 +102,7 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["find-heads", "--target", "pocket", "--out", "."], "no file can be written at . (it is a folder)"),
     ([LOSSLESS, "--prompts", "0"], "0; expected 1 or more"),
     ([LOSSLESS, "--seeds", "-1"], "-1; expected 0 or more"),
-    ([LOSSLESS, "--method", "PLD"], "name a file with --output"),
+    ([LOSSLESS, "--output", "file/x.json"], "no file can be written at file/x.json (Not a directory)"),
     ([LOSSLESS, "--method", "PLD++", "--output", "x"], "--method is 'PLD++'; expected one of PLD, PLD (transf"),
     ([HEAD, "--out", "file/head.safetensors"], "no file can be written at file/head.safetensors"),
     ([HEAD, "--data", "file"], "no file can be written in file (Not a directory)"),
@@ -118,10 +128,7 @@ def test_what_cannot_be_done_is_refused_before_a_model_is_loaded(nothing_loaded,
     assert sorted(path.name for path in nothing_loaded.iterdir()) == ["a.jsonl", "file"]
 
 
-def test_places_and_drafts_that_are_not_there_are_told_before_a_model_is_loaded(nothing_loaded, monkeypatch):
-    monkeypatch.setattr(paths, "DATA", nothing_loaded / "file")
-    done = invoke(LOSSLESS, "--device", "cpu")
-    assert done.exit_code == 2 and "losslessness.json (Not a directory)" in " ".join(done.output.split()), done.output
+def test_a_draft_that_is_not_there_is_told_before_the_target_is_loaded(nothing_loaded, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(recorded_runs, "load_model", lambda *_: pytest.fail("the target was loaded"))
     with pytest.raises(FileNotFoundError, match="no model in /nowhere"):
@@ -200,3 +207,65 @@ def test_every_claim_is_printed_with_its_verdict_and_the_tables_of_a_run_that_is
         assert done.exit_code == status and ("04.csv is of a smoke run" in done.output) == (profile == "smoke")
     (saved,) = (tmp_path / "saved").iterdir()
     assert saved.name == "04.csv" and saved.read_bytes() == path.read_bytes()
+
+
+def test_no_output_of_a_command_lies_by_default_where_the_project_ships_files():
+    """A shipped file is one that git knows: by default a command writes below ``_build``, or into what the user names."""
+    for name, command in COMMANDS.items():
+        for option in command.params:
+            if option.name in ("out", "output", "data", "save", "to_json", "page") and option.default is not None:
+                assert str(option.default).startswith("_build/"), (name, option.name, option.default)
+
+
+def test_a_model_of_the_working_directory_is_one_for_the_kernel_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").mkdir()
+    (tmp_path / "my-model" / "config.json").write_text("{}")
+    (tmp_path / "my.gguf").write_bytes(b"GGUF")
+    (tmp_path / "pocket").mkdir()  # the name of a shipped model stays one
+    for named, expected in (
+        ("my-model", tmp_path / "my-model"), ("./my-model", tmp_path / "my-model"), ("my.gguf", tmp_path / "my.gguf"),
+        ("pocket", "pocket"), ("smollm2", "smollm2"), ("owner/name", "owner/name"),
+    ):  # fmt: skip
+        (job,) = plan.make_plan("smoke", ["01"], [f"01.target={named}"])
+        assert job.given["target"] == job.target == str(expected)
+    with pytest.raises(FileNotFoundError, match="no model in"):
+        plan.make_plan("smoke", ["01"], ["01.draft=./nothing"])
+
+
+LOUD = """
+import sys
+from specdec_lib import cli
+from specdec_lib.commands import diagnose
+@cli.app.command()
+def loud(place: str):
+    for number in range(20000):
+        print("line", number)
+    print("told", file=sys.stderr)
+    open(place, "w").write("done")
+sys.argv = ["specdec", "loud", sys.argv[1]]
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ['"$@" | head -1', 'exec "$@" >&-', 'exec "$@" >&- 2>&-', '"$@" 2>&1 | head -1', '"$@" | true']
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_whose_reader_goes_away_or_never_was_ends_its_work_without_a_word(how, unbuffered, tmp_path):
+    words = [
+        "bash",
+        "-c",
+        f"{how}; exit ${{PIPESTATUS[0]}}",
+        "bash",
+        sys.executable,
+        "-c",
+        LOUD,
+        str(tmp_path / "file"),
+    ]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(words, cwd=paths.PACKAGE.parent, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and (tmp_path / "file").read_text() == "done", (
+        "nothing of what is printed is in the file"
+    )
+    assert done.stderr in ("", "told\n"), done.stderr

@@ -168,3 +168,22 @@ def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_the
     monkeypatch.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("embedded again"))
     assert run("dense", path, *SMALL) == 0
     assert [p.name for p in inputs.glob("store*")] == ["store"]
+
+
+def test_a_dense_index_is_refused_for_a_model_of_another_tokenizer_before_it_is_loaded(inputs, capsys, monkeypatch):
+    from tests.families import build as build_model
+    from tests.families import save
+
+    save(build_model("llama-gqa", vocab_size=4096), inputs / "other")
+    assert run("build", inputs / "store", inputs / "a.txt") == 0
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("the model was loaded"))
+    assert main(["datastore", "dense", str(inputs / "store"), "--model", str(inputs / "other"), *SMALL]) == 2
+    assert "holds the tokens of another tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "NDJSON", "ndjson.gz", "v2.ndjson"])
+def test_json_lines_are_read_under_each_of_their_endings(ending, tmp_path):
+    pack = gzip.compress if ending.endswith("gz") else bytes
+    (tmp_path / f"log.{ending}").write_bytes(pack(b'{"prompt": "q", "answer": "an answer"}\n'))
+    assert run("build", tmp_path / "store", tmp_path / f"log.{ending}", "--field", "answer") == 0
+    assert load_tokenizer("pocket").decode(TokenStore.open(tmp_path / "store").document(0)) == "an answer"

@@ -85,6 +85,19 @@ def test_any_program_with_faiss_finds_the_same_neighbours_from_raw_states(store,
     np.testing.assert_array_equal(index.search(queries, 6)[1], np.where(rows < 0, -1, positions[rows]))
 
 
+@pytest.mark.parametrize(
+    "factory", ["SQ8", "IVF4,SQ8,RFlat", "L2norm,Flat", "PCA4,Flat", "IVF4,RaBitQ", "HNSW8,SQ8", "RQ2x4", "PQ5x4fs"]
+)
+def test_what_is_taken_of_faiss_gives_the_largest_inner_products_first(store, factory):
+    queries, exact = random_states(30, seed=5), build(store)
+    best = exact.search(queries, 40)[1]
+    scores, found = build(store, path=store.path / "dense-other", factory=factory).search(queries, 5)
+    assert (np.diff(scores) <= 1e-6).all() and len(found) == 30
+    assert np.mean([len(set(one) & set(of)) / 5 for one, of in zip(found, best, strict=True)]) > 0.4, (
+        "chance is a tenth"
+    )
+
+
 def test_approximate_search_is_exact_when_everything_is_searched_and_keeps_its_effort_in_the_file(store):
     queries, flat = random_states(30, seed=5), build(store)
     exact = flat.search(queries, 5)
@@ -177,7 +190,10 @@ NOT_BUILT = [
     ({"factory": "Nope"}, source, "factory is 'Nope'; expected a factory string of FAISS"),
     ({"factory": "IVF4,PQ3x4"}, source, "factory is 'IVF4,PQ3x4'"),
     ({"factory": "IVF9999,Flat"}, source, r"with 9999 lists, for \d+ states"),
-    ({"factory": "PQ5x12"}, source, r"factory is 'PQ5x12', which \d+ states cannot train"),
+    ({"factory": "PQ5x12"}, source, r"factory is 'PQ5x12' with codes of 4096 centroids, for \d+ states"),
+    *(({"factory": f}, source, "numbers its rows by ids of one's own") for f in ("IDMap,Flat", "IDMap2,Flat", "IDMap,IVF4,Flat")),
+    *(({"factory": f}, source, "searches by another distance than the inner") for f in ("HNSW8,PQ5x4", "IVF4,ITQ5,SH")),
+    *(({"factory": f}, source, "is not known to add states in parts") for f in ("NSG8,Flat", "MinMax,SQ8", "RCQ2x4")),
     ({"nprobe": 4}, source, "nprobe is given for an index that has none"),
     ({"factory": "IVF4,Flat", "ef_search": 4}, source, "ef_search is given for an index that has none"),
     ({"factory": "IVF4,Flat", "nprobe": 0}, source, "nprobe is 0; expected a whole number, 1 or more"),

@@ -22,9 +22,20 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from specdec_lib import Generation, Sampling, custom_generate, generate
+from specdec_lib import (
+    LAST,
+    Capture,
+    Drafter,
+    DraftTree,
+    Generation,
+    Sampling,
+    custom_generate,
+    generate,
+    record,
+    replay,
+)
 from specdec_lib.decoding.sampling import distribution
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import DraftModel, PromptLookup
 from tests.chaos import FACTORIES, SAMPLING
 from tests.decoding.test_acceptance import RIGHT, surprise
 from tests.families import CONTEXT, build, perturbed, prompt, tokenizer
@@ -248,3 +259,64 @@ def test_what_would_not_be_read_is_refused_by_name(llama, monkeypatch, call, wor
 def test_the_output_ends_with_the_models_context(llama):
     tokens, run = through(llama, ids=torch.tensor([prompt(3, CONTEXT - 6)]), max_new_tokens=20)
     assert len(tokens) == 6 and run.finish_reason == "context"
+
+
+class Learns(Drafter):
+    """Trains in every call, on captured states and attention rows where there are some."""
+
+    def __init__(self, capture=Capture()):
+        self.capture, self.steps = capture, 0
+
+    def _train(self, context):
+        weight = torch.ones(1, requires_grad=True)
+        shown = [context.hidden(layer) for layer in self.capture.layers]
+        shown += [context.attention()] if self.capture.heads else []
+        loss = weight * len(context.tokens) + sum((states * weight).pow(2).sum() for states in shown)
+        loss.sum().backward()
+        assert weight.grad is not None
+        self.steps += 1
+
+    def start(self, context):
+        self.context = context
+        self._train(context)
+
+    def propose(self, context, limit):
+        self._train(context)
+        return DraftTree.chain([context.tokens[-1]])
+
+    def verified(self, tree, path, outputs):
+        self._train(self.context)
+
+
+@pytest.mark.parametrize("capture", [Capture(), Capture(layers=(1, LAST), heads=((0, 1),)), Capture(topk=2)])
+def test_a_drafter_may_train_wherever_it_decodes(llama, capture):
+    plain = generate(llama, prompt(1, 9), max_new_tokens=8).tokens
+    ids, settings = torch.tensor([prompt(1, 9)]), {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
+    runs = [
+        lambda drafter: generate(llama, prompt(1, 9), drafter, max_new_tokens=8).tokens,
+        lambda drafter: llama.generate(ids, custom_generate=custom_generate(drafter), **settings)[
+            0, ids.shape[1] :
+        ].tolist(),
+    ]
+    if not capture.topk:
+        trace = record(llama, prompt(1, 9), max_new_tokens=8, capture=capture)
+        runs.append(lambda drafter: replay(trace, drafter).tokens)
+    for run in runs:
+        drafter = Learns(capture)
+        assert run(drafter) == plain and drafter.steps > 2
+
+
+def test_what_is_no_decoding_method_is_told_how_to_be_written(llama):
+    ids = torch.tensor([prompt(1, 9)])
+    for given, told in (
+        (
+            PromptLookup(),
+            r"custom_generate is PromptLookup\(.*write custom_generate=specdec_lib.custom_generate\(drafter\)",
+        ),
+        (PromptLookup, r"the class PromptLookup, .*custom_generate\(PromptLookup\(...\)\)"),
+        (custom_generate, r"write custom_generate=custom_generate\(drafter\)"),
+    ):
+        with pytest.raises(TypeError, match=told):
+            llama.generate(ids, custom_generate=given, do_sample=False, max_new_tokens=4)
+    with pytest.raises(TypeError, match="no argument 'sed'; expected seed, streamer or on_finish"):
+        custom_generate(PromptLookup(), sed=1)

@@ -13,7 +13,7 @@ import specdec_lib
 from specdec_lib import cli, generate, methods, paths
 from specdec_lib.decoding.results import Generation, Step, metrics
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.report import numbers, plots
+from specdec_lib.report import numbers, params, plots
 from specdec_lib.report.build import book
 from specdec_lib.report.claims import rules
 from specdec_lib.report.numbers import Number, NumberError
@@ -61,6 +61,16 @@ def test_every_command_that_the_pages_tell_exists():
     named = set(re.findall(r"python -m specdec_lib ([\w-]+)", text))
     known = set(typer.main.get_command(cli.app).commands)
     assert named and named <= known, named - known
+
+
+def test_every_parameter_that_a_page_names_is_one_of_its_notebook():
+    declared = {path.stem[:2]: params.declared_parameters(path) for path in (ROOT / "notebooks").glob("*.ipynb")}
+    sources = [*PAGES, *ROOT.glob("README.md"), ROOT / "CHANGELOG.md", *(ROOT / "notebooks").glob("*.ipynb")]
+    told = set()
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        told |= {(path.name, *found) for found in re.findall(r"\b(0\d)\.([a-z_]+)=", text)}
+    assert len(told) > 8 and [one for one in told if one[2] not in declared[one[1]]] == []
 
 
 def run_blocks(name, fence="python", model="pocket", **scope):

@@ -165,6 +165,11 @@ def packing(path: Path) -> str:
     return next((suffix for suffix in known if suffix in (".gz", ".zip")), "")
 
 
+def is_json_lines(path: Path) -> bool:
+    """Whether a file's name says that it holds JSON lines, packed or not."""
+    return not {".jsonl", ".ndjson"}.isdisjoint(map(str.lower, path.suffixes))
+
+
 @contextmanager
 def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
     """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME."""
@@ -226,7 +231,7 @@ def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = N
 
 def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     """Yield the objects of a file of JSON lines, of one JSON list, or of the list ``field`` of one JSON object."""
-    if ".jsonl" in map(str.lower, path.suffixes):
+    if is_json_lines(path):
         yield from read_jsonl(path)
         return
     rows = _parse(read_text(path), str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files, paths
+from specdec_lib.models import loading, smollm2
 from specdec_lib.report import params
 from specdec_lib.report.display import provenance
 from specdec_lib.report.params import UsageError
@@ -150,12 +152,30 @@ def make_plan(
         for name, text in asked.items():
             if name not in declared:
                 raise UsageError(params.unknown_message(name, declared, path.stem))
+            if name == "profile":
+                raise UsageError(
+                    f"profile {text!r} would be a label alone, with the counts of {profile!r}; use --profile"
+                )
             given[name] = params.parse_value(text, declared[name])
         words = tuple(f"{name}={text}" for name, text in asked.items())
         given = params.validate(given, declared, path.stem)
+        for name in _MODELS & asked.keys():
+            given[name] = _absolute(given[name])
         target = given.get("target", declared["target"].default if "target" in declared else None)
         jobs.append(Job(path, profile, given, target, words))
     return jobs
+
+
+#: Parameters that name a model, which may be a folder or a file.
+_MODELS = {"target", "draft"}
+
+
+def _absolute(model: str) -> str:
+    """A model's name; a folder or file of the working directory, which is not the kernel's, as an absolute path."""
+    there = model not in loading.SHIPPED and model != smollm2.NAME and files.named(model).exists()
+    place = os.path.abspath(files.named(model)) if there else model
+    loading.placed(place)  # a path that is not there is refused before anything is run
+    return place
 
 
 def strip_ansi(text: str) -> str:

@@ -186,9 +186,7 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
     row = f"claim {raw.get('id')!r}"
     if unknown := sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"}):
         raise ClaimError(f"{row}: unknown field {unknown[0]!r}")
-    given = {
-        name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")
-    }
+    given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
     for name, text in given.items():
         if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
             raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")

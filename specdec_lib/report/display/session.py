@@ -47,6 +47,11 @@ def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()
     given = _injected_names(history[index + 1]) if index + 1 < len(history) else []
     values = {name: namespace[name] for name in [*declared, *given]}
     checked = params.validate(values, declared)
+    if "profile" in given and run_context.current() is None and checked["profile"] != declared["profile"].default:
+        raise params.UsageError(
+            f"profile {checked['profile']!r} would be a label alone: a profile's counts come with 'python -m specdec_lib run "
+            f"--profile {checked['profile']}'"
+        )
     namespace.update(checked)
     plots.use_style()
     if run_context.current() is not None:
@@ -87,7 +92,9 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         columns = {"key": "Number", "own": "Your run", "published": "Published"}
         return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
     if not evidence.outcomes:
-        return Notice("New rows", "All rows of this page were made by this run, so there was nothing to compare them with.")
+        return Notice(
+            "New rows", "All rows of this page were made by this run, so there was nothing to compare them with."
+        )
     rows = [
         vars(outcome)
         | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}

@@ -1,0 +1,90 @@
+"""Where texts that shall end an output are complete, token by token, as transformers' ``StopStringCriteria`` finds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import chain
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from specdec_lib.decoding.served_models import check_tokenizer
+
+#: A text before a token, so that no decoder takes the token for the beginning of a text and leaves its space out.
+_BEFORE = "abcdef"
+
+
+def checked(stop_strings: str | Iterable[str] | None) -> list[str]:
+    """The texts, none for None; TypeError or ValueError for what is no text or empty."""
+    if stop_strings is None:
+        return []
+    if isinstance(stop_strings, bytes) or not isinstance(stop_strings, str | Iterable):
+        raise TypeError(f"stop_strings is {stop_strings!r:.60}; expected texts, or None for none")
+    texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"stop_strings holds {text!r:.60}, a {type(text).__name__}; expected texts")
+    if not all(texts):
+        raise ValueError(f"stop_strings is {texts!r}; expected strings that are not empty")
+    return texts
+
+
+def stop_on_strings(
+    stop_strings: str | Iterable[str] | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    model: PreTrainedModel,
+    prompt: Sequence[int],
+) -> Callable[[Sequence[int]], bool] | None:
+    """A check for ``Limits``: true where the last of the new tokens completes one of the texts; None without any text.
+
+    As in transformers, tokens are compared by their bytes, special ones by their names, and a text may begin in the prompt.
+    """
+    texts = checked(stop_strings)
+    if not texts:
+        return None
+    if tokenizer is None:
+        raise ValueError("stop_strings needs the tokenizer: pass tokenizer=... as well")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(
+            f"tokenizer is {tokenizer!r:.60}; expected the model's tokenizer itself, as load_model gives it"
+        )
+    check_tokenizer(tokenizer, model)
+    wanted, bytes_of = [text.encode() for text in texts], token_bytes(tokenizer)
+    longest = max(map(len, wanted))
+
+    def stop(new: Sequence[int]) -> bool:
+        tokens = chain(reversed(new), reversed(prompt))
+        last, before = bytes_of(next(tokens)), b""
+        for token in tokens:
+            if len(before) >= longest - 1:
+                break
+            before = bytes_of(token) + before
+        # Too little of what stands before to hold a text that ends there.
+        return any(text in before[max(0, len(before) - len(text) + 1) :] + last for text in wanted)
+
+    return stop
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
+    """What each token adds to a text that has begun; a token of bytes adds them also where they are a part of a character."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    kinds = "" if decoder is None else f"{decoder.__class__.__name__} {decoder.__getstate__()}"
+    fallback = "ByteFallback" in kinds
+    byte_of = {} if fallback or "ByteLevel" not in kinds else {char: byte for byte, char in bytes_to_unicode().items()}
+    begun = tokenizer.convert_ids_to_tokens(tokenizer(_BEFORE, add_special_tokens=False)["input_ids"])
+    before = tokenizer.convert_tokens_to_string(begun)
+
+    @cache
+    def bytes_of(token: int) -> bytes:
+        name = tokenizer.convert_ids_to_tokens(int(token))
+        if name is None:  # a row of padding, of which the tokenizer knows nothing
+            return b""
+        if fallback and (written := re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)):
+            return bytes([int(written[1], 16)])
+        if byte_of and all(char in byte_of for char in name):
+            return bytes(byte_of[char] for char in name)
+        return tokenizer.convert_tokens_to_string([*begun, name]).removeprefix(before).encode()
+
+    return bytes_of

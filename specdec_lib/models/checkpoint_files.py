@@ -1,0 +1,69 @@
+"""Files of a checkpoint that are not what their names say: pointers of Git LFS, pages of an error, weights that were cut off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+#: Endings of the files that models and tokenizers are read from.
+_READ = {".safetensors", ".json", ".bin", ".model", ".gguf", ".jinja", ".txt", ".pt", ".pth"}
+
+
+def check_files(folder: str | Path) -> None:
+    """Look at the files of a local checkpoint before a library reads them; a ValueError names the first that is no such file."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        return
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _READ and path.is_file()):
+        check_file(path)
+    for index in folder.glob("*.index.json"):
+        try:
+            parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            missing = sorted(name for name in parts if not (folder / name).is_file())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{index} lists no weights; fetch the checkpoint again") from None
+        if missing:
+            raise ValueError(
+                f"{folder} lacks {missing[0]}, {len(missing)} of {len(parts)} files of weights; fetch it again"
+            )
+
+
+def check_file(path: Path) -> None:
+    """ValueError if a file is a pointer, a page, empty, no JSON where its name says so, or weights without their end."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        begins = file.read(64)
+        if begins.startswith(b"version https://git-lfs.github.com/"):
+            raise ValueError(
+                f"{path} is a pointer of Git LFS, not the file itself: run 'git lfs pull' in its repository"
+            )
+        if begins.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise ValueError(
+                f"{path} is a page of HTML, an error of the server say, not the file itself: fetch it again"
+            )
+        if not size and path.suffix != ".txt":
+            raise ValueError(f"{path} is empty; fetch it again")
+        if path.suffix == ".safetensors":
+            _check_safetensors(path, file, size)
+        elif path.suffix == ".json":
+            file.seek(0)
+            try:
+                json.loads(file.read())
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} is no JSON ({error}); fetch it again") from None
+
+
+def _check_safetensors(path: Path, file, size: int) -> None:
+    """The header of 8 bytes and JSON says where each tensor ends: the file ends with the last one."""
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise ValueError(f"{path} was cut off within its header, or holds no weights in safetensors; fetch it again")
+    try:
+        tensors = [about for name, about in json.loads(file.read(length)).items() if name != "__metadata__"]
+        end = 8 + length + max((about["data_offsets"][1] for about in tensors), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise ValueError(f"{path} has a damaged header ({error}); fetch it again") from None
+    if end != size:
+        what = "was cut off" if size < end else "is damaged"
+        raise ValueError(f"{path} {what}: it has {size:,} bytes, its header tells of {end:,}; fetch it again")
