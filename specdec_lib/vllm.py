@@ -3,10 +3,9 @@
 A proposer of one's own is a file of three lines, which vLLM finds by its name::
 
     # my_drafter.py
-    from specdec_lib.datastores import SuffixIndex
     from specdec_lib.drafters import Rest
     from specdec_lib.vllm import proposer
-    Proposer = proposer(lambda: Rest(SuffixIndex.load("code-store")))
+    Proposer = proposer(lambda: Rest("code-store"))
 
     vllm serve my-model --speculative-config \\
       '{"method": "custom_class", "model": "my_drafter.Proposer", "num_speculative_tokens": 8}'
@@ -35,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.sharded import ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Context, Drafter, check_drafter
@@ -129,15 +128,6 @@ class BatchPrices:
         self.batches, self.name = {batch: dict(sorted(batches[batch].items())) for batch in sorted(batches)}, name
         self._curves: dict[int, np.ndarray] = {}
 
-    @classmethod
-    def of_widths(cls, prices: PassPrices) -> BatchPrices:
-        """Those of ``python -m specdec_lib calibrate``, which know the tokens of a pass alone."""
-        widest = max(prices.widths)
-        curve = prices.curve(widest + 1)
-        batches = sorted({batch for width in prices.widths for batch in (width, width + 1) if width <= widest})
-        of = {batch: {at - batch: float(curve[at - 1]) for at in range(batch, widest + 2)} for batch in batches}
-        return cls({batch: prices for batch, prices in of.items() if len(prices) > 1}, prices.name)
-
     def _measured(self, batch: int, drafted: np.ndarray) -> np.ndarray:
         known = np.array(list(self.batches[batch]), float)
         prices = np.array(list(self.batches[batch].values()))
@@ -163,26 +153,37 @@ class BatchPrices:
         return curve[: most + 1]
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file that :meth:`load` reads."""
+        """Write a JSON file that :func:`read_prices` reads."""
         batches = {str(batch): {str(n): price for n, price in prices.items()} for batch, prices in self.batches.items()}
         write_atomic(Path(path), json.dumps({"name": self.name, "batches": batches}, indent=1) + "\n")
 
-    @classmethod
-    def load(cls, path: str | Path) -> BatchPrices:
-        """Read what :meth:`save`, or ``python -m specdec_lib calibrate``, wrote; or one of :data:`CURVES` by its name."""
-        if str(path) in CURVES:
-            return cls.of_widths(CURVES[str(path)])
-        try:
-            about = json.loads(named(path).read_text(encoding="utf-8"))
-            if "batches" not in about:
-                return cls.of_widths(PassPrices.load(path))
-            batches = {int(batch): {int(n): price for n, price in of.items()} for batch, of in about["batches"].items()}
-            return cls(batches, str(about.get("name", path)))
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path} holds no prices ({type(error).__name__}: {error}); measure them with `python -m specdec_lib "
-                f"calibrate-vllm MODEL --out FILE`, or name one of {', '.join(CURVES)}"
-            ) from None
+
+class WidthPrices:
+    """Prices of ``python -m specdec_lib calibrate``, which go by all tokens of a pass, whosever they are."""
+
+    def __init__(self, prices: PassPrices):
+        self.prices, self.name = prices, prices.name
+
+    def curve(self, batch: int, most: int) -> np.ndarray:
+        """Prices of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
+        return self.prices.curve(batch + most)[batch - 1 :]
+
+
+def read_prices(path: str | Path) -> BatchPrices | WidthPrices:
+    """Prices in a file of ``calibrate-vllm`` or ``calibrate``, or those of :data:`CURVES` by their name."""
+    if str(path) in CURVES:
+        return WidthPrices(CURVES[str(path)])
+    try:
+        about = json.loads(named(path).read_text(encoding="utf-8"))
+        if "batches" not in about:
+            return WidthPrices(PassPrices.load(path))
+        batches = {int(batch): {int(n): price for n, price in of.items()} for batch, of in about["batches"].items()}
+        return BatchPrices(batches, str(about.get("name", path)))
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} holds no prices ({type(error).__name__}: {error}); measure them with `python -m specdec_lib "
+            f"calibrate-vllm MODEL --out FILE`, or name one of {', '.join(CURVES)}"
+        ) from None
 
 
 # How likely a drafted token is right.
@@ -314,23 +315,51 @@ def _twin(drafter: Drafter) -> Drafter:
     return twin
 
 
+class _Time:
+    """Whether drafting takes more time than its drafts save, by the number of requests: then most calls draft nothing."""
+
+    #: Of so many calls one drafts even then, to see whether it pays by now.
+    PROBE_EVERY = 8
+
+    def __init__(self) -> None:
+        self._worth: dict[int, float] = {}
+        self._unit, self._price, self._ended = 0.0, 0.0, 0.0
+
+    def resting(self, asked: int, call: int) -> bool:
+        return self._worth.get(asked, 0.0) < 0 and call % self.PROBE_EVERY != 0
+
+    def spent(self, asked: int, began: float, saved: float, price: float, compare: bool) -> None:
+        """Note a call that began then, what its drafts are expected to save, and the price of the pass to come."""
+        now = time.perf_counter()
+        if self._price:  # of the last pass, which took from the end of the last call to the beginning of this one
+            unit = (began - self._ended) / self._price
+            # A pause between two requests is no pass.
+            self._unit += 0.1 * (min(unit, 2 * self._unit) - self._unit) if self._unit else unit
+        if compare:
+            worth = self._worth.get(asked, 0.0)
+            self._worth[asked] = worth + 0.2 * (saved * self._unit - (now - began) - worth)
+        self._price, self._ended = price, now
+
+
 class _Speculator:
     """What vLLM calls: once when the engine starts, and once for each pass over a batch."""
 
-    def __init__(self, make: Callable[[], Drafter], prices: BatchPrices | str | Path | None, vllm_config: Any):
+    def __init__(
+        self, make: Callable[[], Drafter], prices: BatchPrices | WidthPrices | str | Path | None, vllm_config: Any
+    ):
         _check_version()
         self.most = vllm_config.speculative_config.num_speculative_tokens
         self.longest = vllm_config.model_config.max_model_len
         self.vocabulary = vllm_config.model_config.get_vocab_size()
         self._requests_at_once = vllm_config.scheduler_config.max_num_seqs
-        self.prices = BatchPrices.load(prices) if isinstance(prices, str | Path) else prices
+        self.prices = read_prices(prices) if isinstance(prices, str | Path) else prices
         self._make, self._first = make, make()
         check_tokens_alone(self._first)
         self._shares = all(type(part) in _SHALLOW for part in _parts(self._first))
         self._free: list[Drafter] = [] if self._shares else [self._first]
         self._states: dict[int, list[_Request]] = {}
         self._places: list[_Request | None] = []
-        self._call, self.hits, self._failed = 0, _Hits(), _Once()
+        self._call, self.hits, self._time, self._failed = 0, _Hits(), _Time(), _Once()
         self._try_out()
         if self.prices is None:
             _log.info("No prices of passes: every draft is sent at its full length, however large the batch")
@@ -376,7 +405,11 @@ class _Speculator:
             return [[] for _ in sampled_token_ids] if isinstance(sampled_token_ids, list) else []
 
     def _drafts(self, sampled: Sequence[Sequence[int]], counts: np.ndarray, rows: np.ndarray) -> list[list[int]]:
+        began = time.perf_counter()
         self._call += 1
+        asked = sum(map(bool, sampled))
+        resting = self._time.resting(asked, self._call)
+        begins = len(sampled) != len(self._places)
         places: list[_Request | None] = [None] * len(sampled)
         likely: list[tuple[float, int, int]] = []
         for place, new in enumerate(sampled):
@@ -385,9 +418,10 @@ class _Speculator:
             row = rows[place, : int(counts[place])]
             state, chances = self._found(place, row, len(row) - len(new)), []
             places[place] = state
+            begins = begins or not state.length
             try:
                 if not state.failed:
-                    chances = self._drafted(state, row)
+                    chances = self._drafted(state, row, resting)
             except Exception as error:
                 state.failed, state.chain, state.kinds = True, [], []
                 self._failed(f"{self._first!r} failed, so nothing is drafted for that request", error)
@@ -396,10 +430,13 @@ class _Speculator:
             likely += [(-chance, place, depth) for depth, chance in enumerate(chances, start=1)]
         self._places = places
         drafts: list[list[int]] = [[] for _ in sampled]
-        for place, length in self._lengths(sum(state is not None for state in places), likely).items():
+        lengths, saved, price = self._lengths(asked, likely)
+        for place, length in lengths.items():
             places[place].sent = length
             drafts[place] = places[place].chain[:length]
         self._forget()
+        if self.prices is not None:
+            self._time.spent(asked, began, saved, price, compare=not (resting or begins))
         return drafts
 
     def _found(self, place: int, row: np.ndarray, before: int) -> _Request:
@@ -435,7 +472,7 @@ class _Speculator:
         sent = DraftTree.chain(state.chain[: state.sent])
         state.drafter.verified(sent, tuple(range(min(accepted, state.sent))), None)
 
-    def _drafted(self, state: _Request, row: np.ndarray) -> list[float]:
+    def _drafted(self, state: _Request, row: np.ndarray, resting: bool) -> list[float]:
         """Ask for a draft after a row's tokens; the probability that each token of the draft is emitted."""
         fresh = row[len(state.context.tokens) :].tolist()
         state.context.tokens.extend(fresh)
@@ -446,7 +483,7 @@ class _Speculator:
             state.drafter.start(state.context)
         state.chain, state.kinds, state.sent = [], [], 0
         limit = min(self.most, self.longest - len(row) - 1)
-        if limit < 1:
+        if limit < 1 or resting:
             return []
         tree = state.drafter.propose(state.context, limit)
         if not len(tree):
@@ -464,23 +501,26 @@ class _Speculator:
         state.chain, state.kinds = chain, kinds
         return chances
 
-    def _lengths(self, requests: int, likely: list[tuple[float, int, int]]) -> dict[int, int]:
+    def _lengths(self, asked: int, likely: list[tuple[float, int, int]]) -> tuple[dict[int, int], float, float]:
         """How many tokens of its draft each row sends: those that maximise emitted tokens per unit of a pass's price.
 
         A token is never likelier than the one before it, so the best choice of n tokens are the n likeliest, whatever the prices.
+        Also what the drafts are expected to save, and the price of the pass.
         """
-        if self.prices is not None and likely:
+        saved = price = 0.0
+        if self.prices is not None and asked:
             likely.sort()
-            price = self.prices.curve(requests, len(likely))
-            emitted = np.empty(len(likely) + 1)
-            emitted[0] = requests
-            np.cumsum([-chance for chance, _, _ in likely], out=emitted[1:])
-            emitted[1:] += requests
-            likely = likely[: int(np.argmax(emitted / price))]
+            curve = self.prices.curve(asked, len(likely))
+            emitted = np.full(len(likely) + 1, float(asked))
+            emitted[1:] += np.cumsum([-chance for chance, _, _ in likely])
+            best = int(np.argmax(emitted / curve))
+            price = float(curve[best])
+            saved = float(curve[0] * emitted[best] / asked) - price
+            likely = likely[:best]
         lengths: dict[int, int] = {}
         for _, place, depth in likely:
             lengths[place] = max(depth, lengths.get(place, 0))
-        return lengths
+        return lengths, saved, price
 
     def _remove(self, state: _Request) -> None:
         same = self._states[state.length]
@@ -539,7 +579,9 @@ def _check_version() -> None:
         return
 
 
-def proposer(make: Callable[[], Drafter], prices: BatchPrices | str | Path | None = None) -> Callable[[Any], Any]:
+def proposer(
+    make: Callable[[], Drafter], prices: BatchPrices | WidthPrices | str | Path | None = None
+) -> Callable[[Any], Any]:
     """Return what vLLM makes a proposer with: ``{"method": "custom_class", "model": "module.NAME"}``.
 
     Parameters
@@ -547,7 +589,7 @@ def proposer(make: Callable[[], Drafter], prices: BatchPrices | str | Path | Non
     make : callable
         Makes the drafter. It is called once; requests share its stores and what it learns. Of a drafter that is none of this
         library's own one is made for each request at once.
-    prices : BatchPrices or path, optional
+    prices : BatchPrices, WidthPrices or path, optional
         What a pass costs by its requests and drafted tokens: a file of ``python -m specdec_lib
         calibrate-vllm`` or ``calibrate``, or ``"cpu"``, ``"gpu"``, ``"server"``. Drafts are then as long as pays for the whole
         batch, down to none. Without it each has ``num_speculative_tokens``, if the drafter has so many.
@@ -598,7 +640,11 @@ _MAKERS: dict[str, Callable[[int, Any, dict[str, Any]], Drafter]] = {
 
 def _made(settings: Mapping[str, Any], most: int) -> Drafter:
     name = one_of("drafter", settings["drafter"], (*_MAKERS, "One tree"))
-    store = SuffixIndex.load(settings["store"]) if "store" in settings else None
+    store = open_suffix_index(settings["store"]) if "store" in settings else None
+    if isinstance(store, ShardedSuffixIndex) and name in ("SuffixDecoding", "SAM-Decoding"):
+        raise ValueError(
+            f"{name} reads its whole store into memory, and {settings['store']} has shards; use REST instead"
+        )
     needs_store = ("REST", "SAM-Decoding")
     if name in needs_store and store is None:
         raise ValueError(f'{name} needs a datastore; add "store": FOLDER to {SETTINGS}')
