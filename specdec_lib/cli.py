@@ -13,7 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from specdec_lib import paths
-from specdec_lib.commands import calibrate, claims, diagnose, find_heads, fit_tree, losslessness, run, training
+from specdec_lib.commands import (
+    calibrate,
+    calibrate_vllm,
+    claims,
+    diagnose,
+    find_heads,
+    fit_tree,
+    losslessness,
+    run,
+    training,
+)
 from specdec_lib.files import printable
 from specdec_lib.processes import wait_without_spinning
 
@@ -75,6 +85,7 @@ def check() -> None:
 
 app.command()(diagnose.diagnose)
 app.command()(calibrate.calibrate)
+app.command()(calibrate_vllm.calibrate_vllm)
 app.command()(losslessness.losslessness)
 app.command()(find_heads.find_heads)
 app.command()(training.train_acceptance_head)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
@@ -30,6 +31,9 @@ if settings is not None:
         "own", derandomize=same, database=None, deadline=None, max_examples=50, print_blob=not same
     )
     settings.load_profile("own")
+
+# ``make test-vllm`` has an environment of its own.
+collect_ignore = [] if find_spec("vllm") else ["serving"]
 
 #: What ``make test-core`` works without: the extra ``book``, and what only tables and figures need.
 if os.environ.get("SPECDEC_TESTS_CORE"):

@@ -1,0 +1,246 @@
+"""How fast vLLM serves SmolLM2 here: plain, with its own ``ngram`` and ``suffix``, and with this library's drafters, in turns.
+
+Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the page
+``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. Each way has an engine of its own, of which one works at a
+time. What is imported at the top of this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+TASKS = ("summarisation", "code editing", "code completion", "conversation")
+SIZES = (1, 2, 4, 8, 16, 32)
+#: Most tokens of a draft.
+MOST = 8
+PROMPTS = 64
+SPECULATIVE: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    # As vLLM's documentation has it.
+    "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+    "suffix": {"method": "suffix", "num_speculative_tokens": 32},
+    "ours": {"method": "custom_class", "model": "benchmarks.serving.Switch", "num_speculative_tokens": MOST},
+}
+#: Names of the file that tells the engine of ours how to draft, and of the prices that it reads.
+WAY, PRICES = "SPECDEC_BENCH_WAY", "SPECDEC_BENCH_PRICES"
+
+
+class Switch:
+    """A proposer whose drafter and length a file names: ``adaptive``, or a fixed length; a new one at each change."""
+
+    def __init__(self, vllm_config: Any):
+        self.config, self.way, self.inner = vllm_config, "", None
+        self._choose()
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Load nothing."""
+
+    def _choose(self) -> None:
+        way = Path(os.environ[WAY]).read_text()
+        if way != self.way:
+            from specdec_lib.drafters import SuffixDecoding
+            from specdec_lib.vllm import proposer
+
+            prices = os.environ[PRICES] if way.startswith("adaptive") else None
+            made = proposer(SuffixDecoding, prices)(self.config)
+            if self.inner is not None:  # what it knows of drafts stays, what it remembers of answers does not
+                made.hits = self.inner.hits
+            self.way, self.inner = way, made
+
+    def propose(self, *arguments: Any, **named: Any) -> list[list[int]]:
+        self._choose()
+        length = int(self.way.split()[1])
+        return [draft[:length] for draft in self.inner.propose(*arguments, **named)]
+
+
+def print_asked() -> None:
+    """The model's folder and 64 prompts of the reporting half, of each task in turn, as token ids, in a line of JSON."""
+    from transformers import AutoTokenizer
+
+    from specdec_lib.experiments import prompts
+    from specdec_lib.experiments.recorded_runs import render
+    from specdec_lib.models import smollm2
+
+    tokenizer, chosen = AutoTokenizer.from_pretrained(smollm2.folder()), []
+    for task in TASKS:
+        # The shortest fit into an engine's cache at once, so that reading prompts takes hardly any time.
+        rendered = sorted((render(each, tokenizer) for each in prompts.load("report", [task])), key=len)
+        chosen.append(rendered[: PROMPTS // len(TASKS)])
+    print(json.dumps([str(smollm2.folder()), [ids for together in zip(*chosen, strict=True) for ids in together]]))
+
+
+class Served:
+    """One engine, and what its counters said last."""
+
+    def __init__(self, model: str, name: str, longest: int):
+        from vllm import LLM
+
+        about = SPECULATIVE[name]
+        self.llm = LLM(
+            model, dtype="float32", max_model_len=longest, max_num_seqs=max(SIZES), speculative_config=about,
+            enforce_eager=True, disable_log_stats=False,
+        )  # fmt: skip
+        self.speculates = about is not None
+
+    def counters(self) -> tuple[int, int, int]:
+        """Drafts, drafted and accepted tokens so far."""
+        found = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        names = "num_drafts", "num_draft_tokens", "num_accepted_tokens"
+        return tuple(int(found.get(f"vllm:spec_decode_{name}", 0)) for name in names)
+
+    def run(self, prompts: Sequence[Sequence[int]], size: int, tokens: int) -> dict[str, float]:
+        """Keep ``size`` requests in the engine until there are no more, and count what comes while it is full."""
+        from vllm import SamplingParams
+
+        engine, before = self.llm.llm_engine, self.counters()
+        coming, running, began, first, last = list(enumerate(prompts)), {}, 0.0, {}, {}
+        counts: dict[str, int] = defaultdict(int)
+        number = 0
+
+        def add() -> None:
+            nonlocal number
+            place, ids = coming.pop(0)
+            # Lengths differ, so that requests do not end together.
+            new = tokens // 2 + (place * 7) % (tokens // 2 + 1)
+            name = f"{id(self)}-{time.monotonic_ns()}-{number}"
+            number += 1
+            running[name] = engine.add_request(
+                name, {"prompt_token_ids": list(ids)}, SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+            )
+
+        while len(running) < size:
+            add()
+        total, began = 0, time.perf_counter()
+        outputs = 0
+        while len(running) == size:
+            for output in engine.step():
+                now = time.perf_counter()
+                name = output.request_id
+                said = len(output.outputs[0].token_ids)
+                total += said - counts[name]
+                counts[name] = said
+                first.setdefault(name, (now, said))
+                last[name] = now, said
+                if output.finished:
+                    outputs += 1
+                    running.pop(name)
+                    if coming:
+                        add()
+        seconds = time.perf_counter() - began
+        engine.abort_request(list(running.values()) if all(running.values()) else list(running))
+        while engine.has_unfinished_requests():
+            engine.step()
+        each = [(last[n][0] - first[n][0]) / (last[n][1] - first[n][1]) for n in last if last[n][1] > first[n][1]]
+        drafts, drafted, accepted = (now - then for now, then in zip(self.counters(), before, strict=True))
+        return {
+            "tokens_per_s": total / seconds,
+            "ms_per_token": 1000 * sum(each) / len(each),
+            "accepted_length": 1 + accepted / drafts if drafts else 1.0,
+            "drafted": drafted,
+            "accepted": accepted,
+            "emitted": total,
+        }
+
+
+#: What one run gave, by way, size and quantity: a number for each round.
+Measured = Mapping[tuple[str, int, str], Sequence[float]]
+
+
+def numbers_of(measured: Measured, ways: Sequence[str]) -> dict[str, Any]:
+    """Medians over rounds with their intervals, and ratios within a round."""
+    from specdec_lib.experiments.statistics import median
+
+    found: dict[str, Any] = {}
+    for (way, size, quantity), values in measured.items():
+        if quantity in ("tokens_per_s", "ms_per_token", "accepted_length"):
+            found[f"{way}_b{size}_{quantity}"] = median(values)
+    for way, size, quantity in measured:
+        if quantity != "tokens_per_s":
+            continue
+        own = measured[way, size, quantity]
+        for other in ("plain", "ngram"):
+            if way not in ("plain", other):
+                pairs = zip(own, measured[other, size, quantity], strict=True)
+                found[f"{way}_over_{other}_b{size}"] = median([a / b for a, b in pairs])
+        if way.startswith("fixed"):
+            pairs = zip(measured["ours", size, quantity], own, strict=True)
+            found[f"ours_over_{way}_b{size}"] = median([a / b for a, b in pairs])
+    return found
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="Of turns.")] = 5,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 48,
+    out: Annotated[Path, typer.Option(help="Folder of the tables.")] = Path("data/results/cpu"),
+    sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
+    fixed_at: Annotated[int, typer.Option(help="Requests at once at which fixed lengths are tried; 0 for none.")] = 4,
+    ways: Annotated[str, typer.Option(help="Which engines.")] = ",".join(SPECULATIVE),
+    prices: Annotated[Path | None, typer.Option(help="What passes take, measured before.")] = None,
+) -> None:
+    """Measure how fast vLLM serves SmolLM2 here."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    load = os.getloadavg()[0]
+    wanted = [int(size) for size in sizes.split(",")]
+    # In a process of its own: an engine is a child that imports what this one has at its top, and numba must not be there.
+    asking = "from benchmarks import serving; serving.print_asked()"
+    made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
+    folder, prompts = json.loads(made.stdout.splitlines()[-1])
+    longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
+    if prices is None:
+        prices = out / "serving-prices.json"
+        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", str(prices)]
+        options = ["--tokens", str(MOST), "--engine", '{"dtype": "float32", "enforce_eager": true}']
+        subprocess.run([*command, *options], check=True)
+    way = Path(tempfile.mkdtemp()) / "way"
+    way.write_text(f"adaptive {MOST}")
+    os.environ |= {WAY: str(way), PRICES: str(prices.resolve())}
+    names = ways.split(",")
+    if importlib.util.find_spec("arctic_inference") is None:
+        names.remove("suffix")
+        print("suffix is left out: it needs the package arctic-inference")
+    engines = {name: Served(folder, name, longest) for name in names}
+    fixed = {f"fixed{length}": f"fixed {length}" for length in range(1, MOST + 1)}
+    measured: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    for engine in engines.values():  # reads all prompts, whose keys and values stay in the engine's cache
+        engine.run(prompts, max(wanted), 4)
+    for number in range(rounds):
+        for size in wanted:
+            # A round has its own prompts where a few are enough.
+            count = min(len(prompts), 3 * size + 3)
+            chosen = [prompts[(number * count + place) % len(prompts)] for place in range(count)]
+            turns = [*engines, *(fixed if size == fixed_at else ())]
+            for name in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                # The numbers make it another drafter, which has seen no answer.
+                way.write_text(f"{fixed.get(name, f'adaptive {MOST}')} {number} {size}")
+                engine = engines["ours" if name in fixed else name]
+                for quantity, value in engine.run(chosen, size, tokens).items():
+                    measured[name, size, quantity].append(value)
+            print(
+                f"round {number + 1} of {rounds}, {size} requests: "
+                + ", ".join(f"{name} {measured[name, size, 'tokens_per_s'][-1]:.1f}" for name in turns),
+                flush=True,
+            )
+    from vllm import __version__
+
+    from specdec_lib import report
+
+    os.chdir(out)
+    about = {"threads": os.cpu_count(), "rounds": rounds, "tokens": tokens, "prompts": len(prompts), "load": load}
+    report.save("serving", about | {"vllm": __version__}, numbers_of(measured, [*engines, *fixed]))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,232 @@
+"""The proposer inside vLLM, on this machine's processor: outputs, requests that come and go, and the distribution.
+
+Engines are processes of their own, which import what the module names ``proposers`` beside this file holds.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from specdec_lib import Sampling, paths
+from specdec_lib.experiments import prompts
+from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.rounding import Judge
+from specdec_lib.models import smollm2
+
+vllm = pytest.importorskip("vllm", reason="make test-vllm installs it")
+pytestmark = pytest.mark.vllm
+
+OURS = {"method": "custom_class", "model": "specdec_lib.vllm.Proposer", "num_speculative_tokens": 6}
+POCKET = str(paths.DATA / "models" / "pocket" / "target")
+SHORT = 160
+
+
+def engine(model, speculative=None, settings=None, **options):
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    os.environ["SPECDEC_VLLM"] = json.dumps(settings or {"drafter": "SuffixDecoding"})
+    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(here)
+    given = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "disable_log_stats": False}
+    return vllm.LLM(model, speculative_config=speculative, **(given | options))
+
+
+def accepted(served):
+    """Drafted tokens that were accepted so far."""
+    return sum(m.value for m in served.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
+
+
+def asked(ids):
+    return [{"prompt_token_ids": list(each)} for each in ids]
+
+
+def greedy(**options):
+    return vllm.SamplingParams(temperature=0, **{"max_tokens": 24} | options)
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    """Both engines of the small model, with chunks, few blocks and short sequences."""
+    small = {"max_model_len": SHORT, "max_num_batched_tokens": SHORT, "tokenizer": str(smollm2.folder())}
+    plain = engine(POCKET, **small)
+    return plain, engine(POCKET, OURS, **small)
+
+
+def texts(count, length=60):
+    """Prompts that repeat themselves, so that something is drafted."""
+    drawn = torch.Generator().manual_seed(0)
+    return [torch.randint(10, 4000, (length // 3,), generator=drawn).repeat(3).tolist() for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge(AutoModelForCausalLM.from_pretrained(POCKET, dtype=torch.float32).eval())
+
+
+def same(judge, prompt, expected, got):
+    """Whether two outputs are equal, or differ first at a tie that rounding explains."""
+    if list(expected) == list(got):
+        return True
+    found = judge(prompt, list(expected), list(got), Sampling())
+    return found is None or found.explained
+
+
+def test_greedy_outputs_of_fifty_prompts_are_plain_ones(tmp_path):
+    """SmolLM2, batches of eight."""
+    from transformers import AutoTokenizer
+
+    folder = str(smollm2.folder())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tasks = ("code editing", "short text editing", "conversation", "code completion", "mathematics")
+    ids = [render(each, tokenizer) for each in prompts.load("report", tasks, 10)]
+    ids = [each for each in ids if len(each) < 480]
+    assert len(ids) == 50
+    outputs, drafted = [], 0
+    for speculative in (None, OURS):
+        served = engine(folder, speculative, {"drafter": "One tree", "prices": "gpu"}, max_model_len=512)
+        done = served.generate(asked(ids), greedy(max_tokens=16), use_tqdm=False)
+        outputs.append([list(one.outputs[0].token_ids) for one in done])
+        drafted = accepted(served)
+        del served
+    assert drafted > 50
+    judge = Judge(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+    assert all(same(judge, *each) for each in zip(ids, *outputs, strict=True))
+
+
+def both(pocket, ids, sampling):
+    outputs = [served.generate(asked(ids), sampling, use_tqdm=False) for served in pocket]
+    return [[[list(out.token_ids) for out in one.outputs] for one in done] for done in outputs]
+
+
+def test_equal_prompts_several_outputs_and_the_prefix_cache(pocket, judge):
+    ids = texts(3)
+    plain, ours = both(pocket, [*ids, ids[0], ids[0]], greedy(n=2))
+    for prompt, expected, got in zip([*ids, ids[0], ids[0]], plain, ours, strict=True):
+        assert all(same(judge, prompt, one, two) for one, two in zip(expected, got, strict=True))
+    before = accepted(pocket[1])
+    plain, ours = both(pocket, ids, greedy())  # once more, from the cache
+    assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
+    assert accepted(pocket[1]) > before
+
+
+def test_stop_tokens_and_lengths(pocket, judge):
+    ids = texts(4)
+    plain, ours = both(pocket, ids, greedy(ignore_eos=True))
+    stop = plain[0][0][10]
+    plain, ours = both(pocket, ids, greedy(stop_token_ids=[stop], ignore_eos=True))
+    assert len(plain[0][0]) <= 11
+    assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
+
+
+def test_a_context_that_ends(pocket, judge):
+    """Prompts as long as fits, and others that go on at the same time."""
+    ids = [*texts(2, SHORT - 9), *texts(2)]
+    plain, ours = both(pocket, ids, greedy(max_tokens=40, ignore_eos=True))
+    assert [len(one[0]) for one in ours] == [len(one[0]) for one in plain]
+    assert len(ours[0][0]) < 40
+    assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
+
+
+def test_an_aborted_request_leaves_the_others_alone(pocket, judge):
+    ids = texts(6)
+    expected = both(pocket, ids, greedy())[0]
+    inside = pocket[1].llm_engine
+    names = [inside.add_request(f"abort-{i}", asked([each])[0], greedy()) or f"abort-{i}" for i, each in enumerate(ids)]
+    done, steps = {}, 0
+    while inside.has_unfinished_requests():
+        for one in inside.step():
+            if one.finished:
+                done[one.request_id.split("-")[1]] = list(one.outputs[0].token_ids)
+        steps += 1
+        if steps == 3:
+            inside.abort_request([names[1], names[4]])
+    assert {"0", "2", "3", "5"} <= set(done)
+    for number in (0, 2, 3, 5):
+        assert same(judge, ids[number], expected[number][0], done[str(number)])
+
+
+def test_preempted_requests_are_resumed(judge):
+    """Eight requests in a cache that holds three."""
+    ids = texts(8, 90)
+    small = {
+        "max_model_len": SHORT,
+        "tokenizer": str(smollm2.folder()),
+        "block_size": 32,
+        "enable_prefix_caching": False,
+    }
+    tight = engine(POCKET, OURS, num_gpu_blocks_override=15, **small)
+    got = tight.generate(asked(ids), greedy(max_tokens=60, ignore_eos=True), use_tqdm=False)
+    preempted = sum(m.value for m in tight.get_metrics() if m.name == "vllm:num_preemptions")
+    assert preempted > 0 and accepted(tight) > 0
+    del tight
+    roomy = engine(POCKET, **small)
+    expected = roomy.generate(asked(ids), greedy(max_tokens=60, ignore_eos=True), use_tqdm=False)
+    for prompt, one, two in zip(ids, expected, got, strict=True):
+        assert same(judge, prompt, one.outputs[0].token_ids, two.outputs[0].token_ids)
+
+
+VOCABULARY = 12
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight *= 6  # some tokens are much likelier than others
+    model.save_pretrained(folder)
+    return str(folder), model
+
+
+def chi_square(tiny, speculative, count=4000):
+    """P-value of the second and third token of sampled outputs, against the model's own distribution."""
+    folder, model = tiny
+    prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
+    served = engine(
+        folder, speculative, {"drafter": "PLD"}, max_model_len=32, max_num_seqs=64, skip_tokenizer_init=True
+    )
+    sampling = vllm.SamplingParams(temperature=1.0, max_tokens=3, seed=None, detokenize=False, ignore_eos=True)
+    done = served.generate(asked([prompt] * count), sampling, use_tqdm=False)
+    drafted = sum(m.value for m in served.get_metrics() if m.name == "vllm:spec_decode_num_draft_tokens")
+    seen = torch.zeros(VOCABULARY, VOCABULARY, VOCABULARY)
+    for one in done:
+        seen[tuple(one.outputs[0].token_ids)] += 1
+    with torch.inference_mode():
+        first = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        second = torch.stack([model(torch.tensor([[*prompt, a]])).logits[0, -1].softmax(-1) for a in range(VOCABULARY)])
+    expected = count * first[:, None] * second
+    observed = seen.sum(2)
+    kept = expected >= 5
+    parts = torch.cat([((observed - expected) ** 2 / expected)[kept]])
+    rest = expected[~kept].sum(), observed[~kept].sum()
+    statistic = parts.sum() + (rest[1] - rest[0]) ** 2 / rest[0]
+    freedom = int(kept.sum())
+    return float(torch.special.gammaincc(torch.tensor(freedom / 2.0), statistic / 2)), drafted
+
+
+def test_sampled_outputs_keep_their_distribution(tiny):
+    value, drafted = chi_square(tiny, OURS)
+    assert value > 1e-3 and drafted > 1000
+
+
+def test_a_biased_acceptance_fails(tiny):
+    """The same test sees it where every draft is accepted."""
+    biased = OURS | {"model": "proposers.Biased"}
+    assert chi_square(tiny, biased)[0] < 1e-6
+
+
+def test_a_drafter_of_hidden_states_is_refused_when_the_engine_starts(capfd):
+    with pytest.raises(RuntimeError):
+        engine(POCKET, OURS | {"model": "proposers.Refused"}, max_model_len=SHORT, tokenizer=str(smollm2.folder()))
+    assert (
+        "needs hidden states, and vLLM gives a proposer tokens alone; use PromptLookup instead"
+        in capfd.readouterr().err
+    )
