@@ -151,7 +151,8 @@ class Run:
             context.hidden, context.attention = target.hidden, target.attention
             try:
                 clock = clock_of(target.devices)
-                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, capture.topk, clock=clock)
+                asked = capture.topk, capture.prompt
+                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, *asked, clock=clock)
             finally:
                 # A drafter may keep its context; the target's buffers need not live as long.
                 context.hidden = context.attention = None
@@ -237,7 +238,7 @@ def record(
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []
-    with run.verifier(replace(capture, topk=0), runtime) as verifier:
+    with run.verifier(replace(capture, topk=0, prompt=False), runtime) as verifier:
 
         def keep(tokens: list[int]) -> None:
             if capture.heads:

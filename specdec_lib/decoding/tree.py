@@ -62,8 +62,9 @@ class DraftTree:
     root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
     (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
-    ``probabilities``, float (n, vocabulary), are the distributions that the tokens of a chain were drawn from by a draft model;
-    verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
+    ``probabilities``, float (n, vocabulary), are the distributions that the tokens were drawn from by a draft model; verification
+    is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`). Children of one node are drawn from one distribution,
+    their common row, in their order and without replacement.
     """
 
     __slots__ = (
@@ -84,8 +85,6 @@ class DraftTree:
             raise ValueError("two children of one node carry the same token; merge them (DraftTree.from_drafts does)")
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
-            if not self.is_chain:
-                raise ValueError("probabilities are given for a tree that is no chain, which rejection sampling needs")
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
                 raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row a token")
 
@@ -272,7 +271,10 @@ class DraftTree:
         tree = DraftTree.unchecked(tokens, parents)
         # Of a batch these are not what the parents tell.
         tree._children = {(kept[p], t): kept[c] for (p, t), c in self.children().items() if c in kept}
-        return self._notes_of(tree, [node for node in kept if node >= 0])
+        nodes = [node for node in kept if node >= 0]
+        if self.probabilities is not None:
+            tree.probabilities = self.probabilities[nodes]
+        return self._notes_of(tree, nodes)
 
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""

@@ -30,7 +30,7 @@ def direct(tokens, documents, length, threshold, bias):
         text, end = ends(documents, tokens[-static:])[0]
         return documents[text][end : end + length] or None
     options = [tokens[ends([tokens], tokens[-n:])[0][1] :][:length] for n in range(own, 0, -1)]
-    return next((option for option in options if len(option) == length), options[0])
+    return next((option for option in options if len(option) == length), options[-1])
 
 
 @pytest.mark.parametrize("seed", range(12))
