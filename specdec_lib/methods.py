@@ -237,12 +237,16 @@ _ROWS = (
     Method(
         "Lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
         "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
+        variants={"Lookahead, prompt": lambda bench: Lookahead(prompt=True)},
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(
         "SuffixDecoding", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
         "suffix-decoding", "oliaro2025", SuffixDecoding, lambda bench: SuffixDecoding(), state="warm", chapters=("07",),
-        variants={"SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse)},
+        variants={
+            "SuffixDecoding, chains": lambda bench: SuffixDecoding(chains=True),
+            "SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse),
+        },
         sized=lambda bench, width: SuffixDecoding(most=width - 1),
     ),
     Method(
@@ -277,7 +281,7 @@ _ROWS = (
         "EAGLE-2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
         "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
         price="level", network=True,
-        needs="training", sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
+        needs="training", sized=lambda bench, width: Eagle2.of_size(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "One tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",

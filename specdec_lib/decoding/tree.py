@@ -69,7 +69,7 @@ class DraftTree:
 
     __slots__ = (
         *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
-        *("scores", "sources", "passengers"),
+        *("scores", "sources", "passengers", "_levels"),
     )
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
@@ -99,6 +99,7 @@ class DraftTree:
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
+        self._levels: int | None = None
 
     def _annotate(self, scores, sources, passengers) -> None:
         count = len(self.tokens)
@@ -119,13 +120,16 @@ class DraftTree:
         scores: Sequence[float] | None = None,
         sources: Sequence[str] | None = None,
         passengers: Passengers | None = None,
+        levels: int | None = None,
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along.
+        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along;
+        ``levels`` are the passes of a network that drafted it, where they are not its depth.
         """
         tree = copy(self)
         tree._annotate(scores, sources, passengers)
+        tree._levels = levels
         return tree
 
     def without_probabilities(self) -> DraftTree:
@@ -223,6 +227,11 @@ class DraftTree:
         return (len(self.tokens) if self.is_chain else max(self.depths)) if self.tokens else 0
 
     @property
+    def levels(self) -> int:
+        """Passes of a network that drafts a tree level by level: as many as it is deep, unless its drafter noted others."""
+        return self.depth if self._levels is None else self._levels
+
+    @property
     def width(self) -> int:
         """Tokens of the pass that verifies it: the root, the nodes and the passengers."""
         return 1 + len(self.tokens) + (0 if self.passengers is None else len(self.passengers))
@@ -278,6 +287,7 @@ class DraftTree:
 
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""
+        cut._levels = self._levels
         if self.scores is None and self.sources is None and self.passengers is None:
             return cut
         riding = self.passengers

@@ -22,8 +22,9 @@ from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
+from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
-from tests.chaos import head_of
+from tests.chaos import draft_heads_of, head_of
 from tests.families import build, cut, perturbed, tokenizer
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
@@ -286,7 +287,13 @@ class Bush(Drafter):
         return DraftTree.from_drafts(itertools.product(range(5), range(0, 5, 2)))
 
 
+def eagle(pair) -> Eagle:
+    heads = draft_heads_of(pair[0], "eagle")
+    return Eagle(pair[0], heads, [(-1, 0), (-1, 1), (-1, 2), (0, 0), (0, 1), (1, 0)])
+
+
 DRAFTS = {
+    "children drawn": (eagle, {0, 1, 2}),
     "drawn": (lambda pair: DraftModel(pair[1], 2), {0, 1, 2}),
     "drawn from a vocabulary of its own": (mapped, {0, 1, 2}),
     "a tree": (lambda pair: Bush(), {1, 2}),
