@@ -244,29 +244,32 @@ def table(of: Measured, runs: Mapping[str, Runs]) -> pd.DataFrame:
 
 
 def trees(of: Measured) -> dict[str, Any]:
-    """Trees of the size of the released ones, over the released ones; EAGLE-2's depth beside the levels that it computes."""
+    """Trees of the size of the released ones, over the released ones."""
     medusa, eagle = of.pair.draft_heads("medusa"), of.pair.draft_heads("eagle")
     made = {
         "medusa": Medusa(of.model, medusa),
         "medusa as released": Medusa(of.model, medusa, shape_of(MEDUSA)),
         "eagle": Eagle(of.model, eagle),
         "eagle as released": Eagle(of.model, eagle, shape_of(EAGLE)),
-        "eagle 2": Eagle2(of.model, eagle),
     }
-    captured = record_once(
-        of.model,
-        of.tokenizer,
-        [each.prompt for each in of.recordings if not each.turn],
-        None,
-        of.max_new_tokens,
-        Capture((LAST,)),
-    )
-    runs = replay_each(captured, made)
-    rows = table(of, runs)
-    drafts = [step.tree for run in runs["eagle 2"] for step in run.steps if step.drafted]
+    rows = table(of, replay_each(with_states(of), made))
     return {
         "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
         "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
+    }
+
+
+def with_states(of: Measured) -> list[Recording]:
+    """The outputs with the states that heads read."""
+    asked = [each.prompt for each in of.recordings if not each.turn]
+    return record_once(of.model, of.tokenizer, asked, None, of.max_new_tokens, Capture((LAST,)))
+
+
+def levels(of: Measured) -> dict[str, Any]:
+    """How deep EAGLE-2's trees are, and how many levels its layer computes for them."""
+    runs = replay_each(with_states(of), {"eagle 2": Eagle2(of.model, of.pair.draft_heads("eagle"))})
+    drafts = [step.tree for run in runs["eagle 2"] for step in run.steps if step.drafted]
+    return {
         "eagle2_depth": float(np.mean([tree.depth for tree in drafts])),
         "eagle2_levels": float(np.mean([tree.levels for tree in drafts])),
     }
@@ -339,6 +342,7 @@ def sampled(of: Measured) -> dict[str, Any]:
 #: What is measured together, by name.
 PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "trees": trees,
+    "levels": levels,
     "copies": copies,
     "live": live,
     "sampled": sampled,
