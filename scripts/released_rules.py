@@ -289,37 +289,51 @@ def copies(of: Measured) -> dict[str, Any]:
     }
 
 
-def live(of: Measured) -> dict[str, Any]:
-    """What Lookahead, Token Recycling and SAM-Decoding do otherwise, decoded for real."""
-    texts = [[*row["prompt"], *row["answer"]] for row in unpack(of.answers)]
+def decoded(of: Measured, made: Mapping[str, Drafter], state: str) -> pd.DataFrame:
+    """The results table of drafters that no recording can replay."""
+    return table(of, run_each_again(of.model, of.recordings, made, dict.fromkeys(made, state)))
+
+
+def lookahead(of: Measured) -> dict[str, Any]:
+    """What Lookahead does otherwise, and its pool from the prompt."""
     refilled = RefilledLookahead(end_tokens(of.model, None))
-    made: dict[str, Drafter] = {
-        "lookahead": Lookahead(),
-        "lookahead as released": ReleasedLookahead(),
-        "lookahead, prompt": Lookahead(prompt=True),
-        "recycling": TokenRecycling(),
-        "sam": SamDecoding(),
-        "sam without the prompt": SamDecoding(TokenRecycling(SAM_LEVELS)),
-        "sam, wider tree": SamDecoding(TokenRecycling(prompt=True)),
-        "sam, longest suffix": LongestSuffix(),
-        "sam, own answers": SamDecoding(store=document_store("own-answers", texts, of.tokenizer)),
-    }
-    warm = {name: "warm" for name in made if name.startswith(("recycling", "sam"))}
-    runs = run_each_again(of.model, of.recordings, made, warm)
-    runs["lookahead refilled"] = run_again(of.model, of.recordings, refilled)
-    rows = table(of, runs)
+    made = {"ours": Lookahead(), "as released": ReleasedLookahead(), "prompt": Lookahead(prompt=True)}
+    rows = pd.concat([
+        decoded(of, made, "cold"), table(of, {"refilled": run_again(of.model, of.recordings, refilled)})
+    ])  # fmt: skip
     return {
-        "lookahead_over_released": results.ratio(rows, "lookahead", "lookahead as released"),
-        "lookahead_over_refilled": results.ratio(rows, "lookahead", "lookahead refilled"),
+        "lookahead_over_released": results.ratio(rows, "ours", "as released"),
+        "lookahead_over_refilled": results.ratio(rows, "ours", "refilled"),
         "lookahead_refilled": refilled.refilled,
-        "lookahead_prompt_over_default": results.ratio(rows, "lookahead, prompt", "lookahead"),
-        "recycling_width": results.rate(rows[rows.method == "recycling"], ("verified", "passes")),
-        "recycling_full_width": 1 + sum(made["recycling"].levels),
-        "sam_prompt_over_none": results.ratio(rows, "sam", "sam without the prompt"),
-        "sam_tree_over_wider": results.ratio(rows, "sam", "sam, wider tree"),
-        "sam_shortest_over_longest": results.ratio(rows, "sam", "sam, longest suffix"),
-        "sam_own_answers_over_none": results.ratio(rows, "sam, own answers", "sam"),
-        "sam_width": results.rate(rows[rows.method == "sam"], ("verified", "passes")),
+        "lookahead_prompt_over_default": results.ratio(rows, "prompt", "ours"),
+    }
+
+
+def recycling(of: Measured) -> dict[str, Any]:
+    """How wide Token Recycling's passes are where tokens never read propose nothing."""
+    drafter = TokenRecycling()
+    rows = decoded(of, {"recycling": drafter}, "warm")
+    width = results.rate(rows, ("verified", "passes"))
+    return {"recycling_width": width, "recycling_full_width": 1 + sum(drafter.levels)}
+
+
+def sam(of: Measured) -> dict[str, Any]:
+    """What SAM-Decoding learns from the prompt, its tree, the match that it takes, and a store of the model's own answers."""
+    texts = [[*row["prompt"], *row["answer"]] for row in unpack(of.answers)]
+    made = {
+        "released": SamDecoding(),
+        "without the prompt": SamDecoding(TokenRecycling(SAM_LEVELS)),
+        "wider tree": SamDecoding(TokenRecycling(prompt=True)),
+        "longest match": LongestSuffix(),
+        "own answers": SamDecoding(store=document_store("own-answers", texts, of.tokenizer)),
+    }
+    rows = decoded(of, made, "warm")
+    return {
+        "sam_prompt_over_none": results.ratio(rows, "released", "without the prompt"),
+        "sam_tree_over_wider": results.ratio(rows, "released", "wider tree"),
+        "sam_shortest_over_longest": results.ratio(rows, "released", "longest match"),
+        "sam_own_answers_over_none": results.ratio(rows, "own answers", "released"),
+        "sam_width": results.rate(rows[rows.method == "released"], ("verified", "passes")),
         "sam_full_width": 1 + sum(SAM_LEVELS),
     }
 
@@ -344,7 +358,9 @@ PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "trees": trees,
     "levels": levels,
     "copies": copies,
-    "live": live,
+    "lookahead": lookahead,
+    "recycling": recycling,
+    "sam": sam,
     "sampled": sampled,
     "heads": lambda of: shapes_of_heads(of.model, of.answers, of.learn),
 }
