@@ -6,6 +6,7 @@ training. Writes ``data/results/cpu/released.csv``, which the pages of the metho
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -387,8 +388,10 @@ def main(
     path, counted = out / "released.csv", {}
     if part and path.is_file():
         for key, number in numbers.read(path).items():
-            ends = number.low is not None and number.high is not None
-            counted[key] = Interval(number.value, number.low, number.high) if ends else number.value
+            none = number.words == numbers.NO_INTERVAL
+            known = number.low is not None and number.high is not None
+            ends = (number.low, number.high) if known else (math.nan, math.nan)
+            counted[key] = Interval(number.value, *ends) if known or none else number.value
     for name in part or PARTS:
         began = time.monotonic()
         counted |= PARTS[name](of)

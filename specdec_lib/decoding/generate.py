@@ -185,7 +185,7 @@ def generate(
     """Decode one prompt, with or without speculation.
 
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
-    drafters that propose tokens only, in distribution for those that sample from a draft model.
+    drafters that propose tokens only, in distribution for those that draw from a draft model or from EAGLE's layer.
 
     UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
     needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'

@@ -278,14 +278,14 @@ class HydraHeads(DraftHead):
         model: PreTrainedModel,
         own_vocabulary: bool = False,
         prefix: bool = True,
-        norm: bool = True,
+        layers: int = 4,
         **options: Any,
     ) -> Self:
-        """As the base's; with ``prefix`` a layer of the target's own shape, with which heads were right more often."""
+        """As the base's, by default as released: four blocks, and with ``prefix`` a layer of the target's own shape and a norm."""
         if prefix:
             options["prefix"], options["mlp"] = layer_shape(model)
-            options["norm"] = int(norm)
-        return super().for_target(model, own_vocabulary, **options)
+            options["norm"] = 1
+        return super().for_target(model, own_vocabulary, layers=layers, **options)
 
     def begin(self, states):
         if self.prefix is not None:
