@@ -6,39 +6,43 @@ training. Writes ``data/results/cpu/released.csv``, which the pages of the metho
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import chdir
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 import typer
 from own_answers import unpack
 from tqdm import tqdm
-from train_companions import texts
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, load_model, paths, report
 from specdec_lib.commands import options
-from specdec_lib.decoding.contract import LAST, Capture, Context
+from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
 from specdec_lib.decoding.generate import end_tokens
-from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import Lookahead, SuffixDecoding, TokenRecycling
+from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
+from specdec_lib.drafters.eagle2 import Eagle2
 from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
 from specdec_lib.experiments import prompts, results
-from specdec_lib.experiments.recorded_runs import replay_all, replay_each, run_again, run_each_again
+from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each, run_again, run_each_again
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
+from specdec_lib.experiments.stores import document_store
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of
 from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, MedusaHeads
 from specdec_lib.heads.training import rate_factor
+from specdec_lib.report import numbers
 
 #: Trees of the released codes: how many children a node has, by the ranks on the way to it, those of a leaf left out.
 MEDUSA = {"": 10, "0": 10, "1": 7, "2": 3, "3": 2} | dict.fromkeys("456789", 1)
@@ -69,7 +73,7 @@ class RefilledLookahead(Lookahead):
         super().start(context)
         self._context, self._rng = context, random.Random(self.seed)
 
-    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs) -> None:
         full = self._filled
         super().verified(tree, path, outputs)
         if full:
@@ -186,7 +190,10 @@ def shapes_of_heads(model: PreTrainedModel, path: Path, count: int) -> dict[str,
     rows = [row for row in unpack(path) if row["heat"] == 0 and len(row["answer"]) > 4]
     rows = [row for row in rows if len(row["prompt"]) <= LONGEST_PROMPT]
     order = np.random.default_rng(0).permutation(len(rows))[: count + HELD_OUT]
-    known = texts(model, [rows[i] for i in order])
+    known = []
+    for row in tqdm([rows[i] for i in order], desc="states"):
+        tokens = [*row["prompt"].tolist(), *row["answer"].tolist()]
+        known.append(Text(torch.tensor(tokens), states_of(model, tokens), len(row["prompt"])))
     training, held_out = known[:count], known[count:]
     model.requires_grad_(False)
     ends, plain = Ends(model), Ends(model)
@@ -205,64 +212,193 @@ def shapes_of_heads(model: PreTrainedModel, path: Path, count: int) -> dict[str,
     }
 
 
+class LongestSuffix(SamDecoding):
+    """Where no suffix is followed by enough tokens, copies after the longest; the released code takes the shortest."""
+
+    def _copied(self, context: Context) -> list[int]:
+        draft = super()._copied(context)
+        if not draft or len(draft) == self.num_tokens or self._match[1] - self.bias > self._own.repeated()[1]:
+            return draft
+        return self._own.continuation(self._own.repeated()[0], self.num_tokens)
+
+
+class Measured(NamedTuple):
+    """What the parts of this script are measured on."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    recordings: list[Recording]
+    max_new_tokens: int
+    answers: Path
+    learn: int
+
+    @property
+    def pair(self) -> ModelPair:
+        return ModelPair(self.model, None, self.tokenizer)
+
+
+def table(of: Measured, runs: Mapping[str, Runs]) -> pd.DataFrame:
+    """The results table of runs, with the tokens of their passes."""
+    rows = results.table(of.recordings, runs)
+    rows["verified"] = rows.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
+    return rows
+
+
+def trees(of: Measured) -> dict[str, Any]:
+    """Trees of the size of the released ones, over the released ones."""
+    medusa, eagle = of.pair.draft_heads("medusa"), of.pair.draft_heads("eagle")
+    made = {
+        "medusa": Medusa(of.model, medusa),
+        "medusa as released": Medusa(of.model, medusa, shape_of(MEDUSA)),
+        "eagle": Eagle(of.model, eagle),
+        "eagle as released": Eagle(of.model, eagle, shape_of(EAGLE)),
+    }
+    rows = table(of, replay_each(with_states(of), made))
+    return {
+        "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
+        "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
+    }
+
+
+def with_states(of: Measured) -> list[Recording]:
+    """The outputs with the states that heads read."""
+    asked = [each.prompt for each in of.recordings if not each.turn]
+    return record_once(of.model, of.tokenizer, asked, None, of.max_new_tokens, Capture((LAST,)))
+
+
+def levels(of: Measured) -> dict[str, Any]:
+    """How deep EAGLE-2's trees are, and how many levels its layer computes for them."""
+    runs = replay_each(with_states(of), {"eagle 2": Eagle2(of.model, of.pair.draft_heads("eagle"))})
+    drafts = [step.tree for run in runs["eagle 2"] for step in run.steps if step.drafted]
+    return {
+        "eagle2_depth": float(np.mean([tree.depth for tree in drafts])),
+        "eagle2_levels": float(np.mean([tree.levels for tree in drafts])),
+    }
+
+
+def copies(of: Measured) -> dict[str, Any]:
+    """SuffixDecoding's text of earlier outputs, and its chains."""
+    made = {
+        "ours": SuffixDecoding(),
+        "as released": ReleasedSuffixDecoding(),
+        "chains": SuffixDecoding(chains=True),
+    }
+    rows = table(of, {name: replay_all(of.recordings, drafter, "warm") for name, drafter in made.items()})
+    return {
+        "suffix_over_released": results.ratio(rows, "ours", "as released"),
+        "suffix_chains_over_trees": results.ratio(rows, "chains", "ours"),
+    }
+
+
+def decoded(of: Measured, made: Mapping[str, Drafter], state: str) -> pd.DataFrame:
+    """The results table of drafters that no recording can replay."""
+    return table(of, run_each_again(of.model, of.recordings, made, dict.fromkeys(made, state)))
+
+
+def lookahead(of: Measured) -> dict[str, Any]:
+    """What Lookahead does otherwise, and its pool from the prompt."""
+    refilled = RefilledLookahead(end_tokens(of.model, None))
+    made = {"ours": Lookahead(), "as released": ReleasedLookahead(), "prompt": Lookahead(prompt=True)}
+    rows = pd.concat([
+        decoded(of, made, "cold"), table(of, {"refilled": run_again(of.model, of.recordings, refilled)})
+    ])  # fmt: skip
+    return {
+        "lookahead_over_released": results.ratio(rows, "ours", "as released"),
+        "lookahead_over_refilled": results.ratio(rows, "ours", "refilled"),
+        "lookahead_refilled": refilled.refilled,
+        "lookahead_prompt_over_default": results.ratio(rows, "prompt", "ours"),
+    }
+
+
+def recycling(of: Measured) -> dict[str, Any]:
+    """How wide Token Recycling's passes are where tokens never read propose nothing."""
+    drafter = TokenRecycling()
+    rows = decoded(of, {"recycling": drafter}, "warm")
+    width = results.rate(rows, ("verified", "passes"))
+    return {"recycling_width": width, "recycling_full_width": 1 + sum(drafter.levels)}
+
+
+def sam(of: Measured) -> dict[str, Any]:
+    """What SAM-Decoding learns from the prompt, its tree, the match that it takes, and a store of the model's own answers."""
+    texts = [[*row["prompt"], *row["answer"]] for row in unpack(of.answers)]
+    made = {
+        "released": SamDecoding(),
+        "without the prompt": SamDecoding(TokenRecycling(SAM_LEVELS)),
+        "wider tree": SamDecoding(TokenRecycling(prompt=True)),
+        "longest match": LongestSuffix(),
+        "own answers": SamDecoding(store=document_store("own-answers", texts, of.tokenizer)),
+    }
+    rows = decoded(of, made, "warm")
+    return {
+        "sam_prompt_over_none": results.ratio(rows, "released", "without the prompt"),
+        "sam_tree_over_wider": results.ratio(rows, "released", "wider tree"),
+        "sam_shortest_over_longest": results.ratio(rows, "released", "longest match"),
+        "sam_own_answers_over_none": results.ratio(rows, "own answers", "released"),
+        "sam_width": results.rate(rows[rows.method == "released"], ("verified", "passes")),
+        "sam_full_width": 1 + sum(SAM_LEVELS),
+    }
+
+
+def sampled(of: Measured) -> dict[str, Any]:
+    """EAGLE's most likely children over those that are drawn, at temperature 1."""
+    prompts_asked = [each.prompt for each in of.recordings if not each.turn]
+    outputs = record_once(of.model, of.tokenizer, prompts_asked, Sampling(1.0), of.max_new_tokens)
+    torch.manual_seed(0)
+    by_rule, ends, eagle = [], Ends(of.model), of.pair.draft_heads("eagle")
+    for each in tqdm(outputs, desc="sampled outputs"):
+        tokens = [*each.trace.prompt, *each.trace.tokens]
+        text = Text(torch.tensor(tokens), states_of(of.model, tokens), len(each.trace.prompt))
+        by_rule.append(passes_by_rule(eagle, ends, text))
+    count, ours, theirs = zip(*by_rule, strict=True)
+    names = [each.prompt.id for each in outputs]
+    return {"eagle_likely_over_released": ratio_of_rates(Counts(count, ours), Counts(count, theirs), names)}
+
+
+#: What is measured together, by name.
+PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
+    "trees": trees,
+    "levels": levels,
+    "copies": copies,
+    "lookahead": lookahead,
+    "recycling": recycling,
+    "sam": sam,
+    "sampled": sampled,
+    "heads": lambda of: shapes_of_heads(of.model, of.answers, of.learn),
+}
+
+
 def main(
     target: Literal["smollm2", "pocket"] = "smollm2",
+    part: Annotated[
+        list[str] | None, options.choice(PARTS, "may be repeated; others keep their rows (default: all)")
+    ] = None,
     per_task: Annotated[int, options.whole("of each of PLD+'s tasks", 1, "--prompts")] = 1,
     max_new_tokens: options.NewTokens = 40,
-    answers: Annotated[Path, typer.Option(help="what heads learn from")] = paths.SMOLLM2 / "answers.npz",
+    answers: Annotated[Path, typer.Option(help="what heads learn from, and a store of SAM-Decoding")] = paths.SMOLLM2
+    / "answers.npz",
     learn: Annotated[int, options.whole("answers to train on")] = 100,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
     """Measure what rules of released codes are worth that this library does otherwise."""
     out.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(target, "cpu", "float32")
-    pair = ModelPair(model, None, tokenizer)
-    medusa, eagle = pair.draft_heads("medusa"), pair.draft_heads("eagle")
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
-    recordings = record_once(model, tokenizer, asked, None, max_new_tokens, Capture((LAST,)))
-    runs = replay_each(
-        recordings,
-        {
-            "medusa": Medusa(model, medusa),
-            "medusa as released": Medusa(model, medusa, shape_of(MEDUSA)),
-            "eagle": Eagle(model, eagle),
-            "eagle as released": Eagle(model, eagle, shape_of(EAGLE)),
-        },
-    )
-    suffixes = {"suffix": SuffixDecoding(), "suffix as released": ReleasedSuffixDecoding()}
-    runs |= {name: replay_all(recordings, drafter, "warm") for name, drafter in suffixes.items()}
-    live = {"lookahead": Lookahead(), "lookahead as released": ReleasedLookahead(), "recycling": TokenRecycling()}
-    runs |= run_each_again(model, recordings, live, {"recycling": "warm"})
-    refilled = RefilledLookahead(end_tokens(model, None))
-    runs["lookahead refilled"] = run_again(model, recordings, refilled)
-    rows = results.table(recordings, runs)
-    rows["verified"] = rows.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
-    counted = {
-        "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
-        "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
-        "lookahead_over_released": results.ratio(rows, "lookahead", "lookahead as released"),
-        "suffix_over_released": results.ratio(rows, "suffix", "suffix as released"),
-        "lookahead_over_refilled": results.ratio(rows, "lookahead", "lookahead refilled"),
-        "lookahead_refilled": refilled.refilled,
-        "recycling_width": results.rate(rows[rows.method == "recycling"], ("verified", "passes")),
-        "recycling_full_width": 1 + sum(live["recycling"].levels),
-    }
-    began = time.monotonic()
-    sampled = record_once(model, tokenizer, asked, Sampling(1.0), max_new_tokens)
-    torch.manual_seed(0)
-    by_rule, ends = [], Ends(model)
-    for each in tqdm(sampled, desc="sampled outputs"):
-        tokens = [*each.trace.prompt, *each.trace.tokens]
-        text = Text(torch.tensor(tokens), states_of(model, tokens), len(each.trace.prompt))
-        by_rule.append(passes_by_rule(eagle, ends, text))
-    count, ours, theirs = zip(*by_rule, strict=True)
-    names = [each.prompt.id for each in sampled]
-    counted["eagle_likely_over_released"] = ratio_of_rates(Counts(count, ours), Counts(count, theirs), names)
-    print(f"children of EAGLE: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    counted |= shapes_of_heads(model, answers, learn)
-    print(f"and shapes of heads: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    with chdir(out):
-        report.save("released", counted | {"outputs": len(recordings), "tokens": max_new_tokens})
+    recordings = record_once(model, tokenizer, asked, None, max_new_tokens)
+    of = Measured(model, tokenizer, recordings, max_new_tokens, answers, learn)
+    path, counted = out / "released.csv", {}
+    if part and path.is_file():
+        for key, number in numbers.read(path).items():
+            none = number.words == numbers.NO_INTERVAL
+            known = number.low is not None and number.high is not None
+            ends = (number.low, number.high) if known else (math.nan, math.nan)
+            counted[key] = Interval(number.value, *ends) if known or none else number.value
+    for name in part or PARTS:
+        began = time.monotonic()
+        counted |= PARTS[name](of)
+        counted |= {f"{name}_outputs": len(recordings), f"{name}_tokens": max_new_tokens}
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        with chdir(out):
+            report.save("released", counted)
 
 
 if __name__ == "__main__":

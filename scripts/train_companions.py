@@ -2,14 +2,19 @@
 
 The acceptance heads are of the draft model that choose_draft.py ships. They learn from greedy answers, where a drafted token is
 accepted if it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
-``--go-on`` trains heads further that draft, on a processor with products in bfloat16. So EAGLE's and Hydra's went on from their
-files of commit f658062f: ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``, and ``--kind hydra --go-on --part 2000
---epochs 2 --rate 3.125e-5``. They replace a file only if their held-out loss is less.
+``--go-on`` trains heads further that draft. So EAGLE's went on from its file of commit f658062f, with products in bfloat16:
+``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``. Heads replace a file only if their held-out loss is less.
+
+Hydra's have the released shape: four heads of four blocks with a prefix layer. They begin as those of commit ae4ca558, which had
+three heads of one block: ``--kind hydra --go-on``. ``--minutes`` ends a run in the middle of an epoch; the same command goes on
+there, from the checkpoint beside the states in ``--data``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import sys
 import time
@@ -20,21 +25,22 @@ import numpy as np
 import torch
 import typer
 from own_answers import unpack
+from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib import load_model, paths
 from specdec_lib.commands import options
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance_data import Response, examples
-from specdec_lib.heads.draft_training import HeadTraining, Text, mean_loss, train_heads
-from specdec_lib.heads.drafting import KINDS, DraftHead, Ends
+from specdec_lib.heads.draft_training import Checkpoint, HeadTraining, mean_loss, train_heads
+from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
 HELD_OUT = 40  # one answer in so many
-TOGETHER = 32  # answers that the target reads in one pass
 SEEDS = 5  # acceptance heads
 ALL = (*KINDS, "acceptance", "pld+")
 
@@ -47,19 +53,23 @@ def repeatable() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
 
 
-@torch.inference_mode()
-def texts(target: PreTrainedModel, rows: list[dict]) -> list[Text]:
-    """The target's final states of each prompt and answer."""
-    found = {}
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["prompt"]) + len(rows[i]["answer"]))
-    for first in tqdm(range(0, len(order), TOGETHER), desc="states"):
-        numbers = order[first : first + TOGETHER]
-        joined = [torch.from_numpy(np.concatenate([rows[i]["prompt"], rows[i]["answer"]])) for i in numbers]
-        ids = torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
-        states = target.model(ids.to(target.device), use_cache=False).last_hidden_state.to(torch.bfloat16).cpu()
-        for place, i in enumerate(numbers):
-            found[i] = Text(joined[place], states[place, : len(joined[place])].clone(), len(rows[i]["prompt"]))
-    return [found[i] for i in range(len(rows))]
+class KeptText:
+    """A :class:`~specdec_lib.heads.draft_training.Text` whose states are computed when first asked for, and kept on the disk."""
+
+    def __init__(self, target: PreTrainedModel, row: dict, folder: Path):
+        self.target, self.start = target, len(row["prompt"])
+        self.tokens = torch.from_numpy(np.concatenate([row["prompt"], row["answer"]]))
+        self.path = folder / f"{hashlib.sha256(self.tokens.numpy().tobytes()).hexdigest()[:24]}.safetensors"
+
+    @property
+    def states(self) -> torch.Tensor:
+        """The target's final states, bfloat16 (n, d)."""
+        if not self.path.exists():
+            with torch.inference_mode():
+                read = self.target.model(self.tokens[None].to(self.target.device), use_cache=False)
+            with replacing(self.path) as aside:
+                save_file({"states": read.last_hidden_state[0].to("cpu", torch.bfloat16)}, aside)
+        return load_file(self.path)["states"]
 
 
 def about(began: float, device: torch.device) -> dict[str, Any]:
@@ -68,46 +78,84 @@ def about(began: float, device: torch.device) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - began), "torch": torch.__version__, "device": name}
 
 
-def to_go_on(path: Path, target: PreTrainedModel, answers: int, settings: HeadTraining) -> DraftHead:
+def widened(old: HydraHeads, new: HydraHeads) -> HydraHeads:
+    """New heads that begin with the first blocks of others: a further depth with the last one's, read so many tokens later."""
+    width = new.options["width"]
+    with torch.no_grad():
+        for depth, block in enumerate(new.first):
+            known = old.first[min(depth, old.depth - 1)]
+            for layer, own in ((known.map, block.map), (known.linear, block.linear)):
+                read = layer.weight[:, width:]
+                own.weight.zero_()
+                own.weight[:, :width] = layer.weight[:, :width]
+                own.weight[:, -read.shape[1] :] = read
+                own.bias.copy_(layer.bias)
+    return new
+
+
+def to_go_on(path: Path, target: PreTrainedModel, answers: int, settings: HeadTraining, shape: dict) -> DraftHead:
     """A head that learned from these answers; another choice of them would hold out some that it knows."""
     head = KINDS[path.stem].load(path, target).to(target.device)
-    before = head.story["answers"], head.story["training"]["seed"]
+    before = (
+        head.story["learned_from"] if "learned_from" in head.story else head.story["answers"],
+        head.story["training"]["seed"],
+    )
     if before != (answers, settings.seed):
         sys.exit(f"{path} learned from {before[0]} answers with seed {before[1]}, not {answers} with {settings.seed}")
+    if any(head.options[name] != value for name, value in shape.items()):
+        torch.manual_seed(settings.seed)
+        head, known = widened(head, type(head).for_target(target, **shape)), head
+        head.story = known.story | {"options": known.options}
     return head
 
 
 def train_drafting(
-    kinds: list[str], rows: list[dict], out: Path, device: str, settings: HeadTraining, part: int | None, go_on: bool
+    kinds: list[str],
+    rows: list[dict],
+    out: Path,
+    data: Path,
+    device: str,
+    settings: HeadTraining,
+    part: int | None,
+    held: int | None,
+    go_on: bool,
+    minutes: float,
 ) -> None:
     """Heads of some kinds, and how often their choices were right on answers held out."""
     target, _ = load_model("smollm2", device, "float32")
     folder, learned = out / "heads", [row for place, row in enumerate(rows) if place % HELD_OUT]
-    known = {kind: to_go_on(folder / f"{kind}.safetensors", target, len(learned), settings) for kind in kinds if go_on}
-    training = texts(target, learned[:part])
-    held_out = texts(target, rows[::HELD_OUT])
+    shapes: dict[str, dict] = {"medusa": {"heads": 4}, "hydra": {"heads": 4, "layers": 4}, "eagle": {}}
+    known = {
+        kind: to_go_on(folder / f"{kind}.safetensors", target, len(learned), settings, shapes[kind])
+        for kind in kinds
+        if go_on
+    }
+    kept = data / "states" / fingerprint(target)[:16]
+    kept.mkdir(parents=True, exist_ok=True)
+    training, held_out = (
+        [KeptText(target, row, kept) for row in some] for some in (learned[:part], rows[::HELD_OUT][:held])
+    )
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
-    if target.device.type == "cpu":
-        target.to(torch.bfloat16)  # whose products take a processor half as long
     folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
         began = time.monotonic()
         torch.manual_seed(settings.seed)
-        # Hydra has a depth fewer, because its files grow with the square of the depths.
-        shape = {"medusa": {"heads": 4}, "hydra": {"heads": 3, "prefix": False}}
-        head = known[kind] if go_on else KINDS[kind].for_target(target, **shape.get(kind, {}))
+        head = known[kind] if go_on else KINDS[kind].for_target(target, **shapes[kind])
         before, loss = {}, float("inf")
-        if go_on:  # these answers are among those of before
-            loss = mean_loss(head, Ends(target), held_out, settings)
-            before = {name: head.story[name] for name in ("answers", "predictions")}
-            before |= {"before": head.story | {"held_out": loss}, "answers_of_an_epoch": len(training)}
-        train_heads(head.requires_grad_(True).train(), target, training, held_out, settings)
-        head.story |= about(began, target.device) | before | {"products": str(target.dtype)}
-        if min(epoch["held_out"] for epoch in head.story["curve"]) >= loss:
+        checkpoint = Checkpoint(data / f"{kind}.safetensors", minutes * 60)
+        if go_on:
+            before = {"before": head.story["before"] if checkpoint.path.exists() else head.story}
+            if "options" in head.story:
+                head.begin(held_out[0].states)
+            else:
+                loss = mean_loss(head.eval(), Ends(target), held_out, settings)
+        train_heads(head.requires_grad_(True), target, training, held_out, settings, checkpoint=checkpoint)
+        head.story |= about(began, target.device) | before | {"learned_from": len(learned)}
+        print(kind, json.dumps(head.story["curve"]), [row[0] for row in head.accuracies], flush=True)
+        if mean_loss(head, Ends(target), held_out, settings) >= loss:
             print(f"no epoch of {kind} has a held-out loss below {loss:.4f}; its file stays", flush=True)
             continue
         head.save(folder / f"{kind}.safetensors")
-        print(kind, json.dumps(head.story["curve"]), [row[0] for row in head.accuracies], flush=True)
 
 
 @torch.inference_mode()
@@ -168,6 +216,14 @@ def main(
     rate: Annotated[
         float | None, typer.Option(help="of heads that draft, at first (default: that of their recipe)")
     ] = None,
+    vocabulary: Annotated[int, options.whole("most frequent tokens that heads that draft learn; 0: all", 0)] = 0,
+    average: Annotated[
+        float, typer.Option(help="share that a step leaves of the average of the weights, which is kept")
+    ] = 0.0,
+    dropout: Annotated[float | None, typer.Option(help="in heads that draft (default: that of their recipe)")] = None,
+    held: Annotated[int | None, options.whole("held-out answers for heads that draft (default: all)")] = None,
+    minutes: Annotated[float, typer.Option(help="after which the training of a kind ends, to go on later")] = math.inf,
+    data: Annotated[Path, options.folder("of the target's states and the checkpoints")] = Path("_build/companions"),
     device: options.Device = "auto",
     seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
 ) -> None:
@@ -183,7 +239,8 @@ def main(
             f"--go-on, --part and --rate are for heads that draft; add --kind {' --kind '.join(KINDS)}"
         )
     if drafting := [name for name in kinds if name in KINDS]:
-        train_drafting(drafting, chosen, out, device, HeadTraining(epochs, batch, rate, seed), part, go_on)
+        settings = HeadTraining(epochs, batch, rate, seed, vocabulary, average, dropout)
+        train_drafting(drafting, chosen, out, data, device, settings, part, held, go_on, minutes)
     if "acceptance" in kinds:
         train_acceptance(chosen, out, device, epochs, seed)
     if "pld+" in kinds:

@@ -36,6 +36,7 @@ from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
 from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
 from specdec_lib.drafters.stopping import Confidence
 from specdec_lib.drafters.token_recycling import levels_for
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
@@ -236,19 +237,24 @@ _ROWS = (
     Method(
         "Lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
         "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
+        variants={"Lookahead, prompt": lambda bench: Lookahead(prompt=True)},
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(
         "SuffixDecoding", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
         "suffix-decoding", "oliaro2025", SuffixDecoding, lambda bench: SuffixDecoding(), state="warm", chapters=("07",),
-        variants={"SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse)},
+        variants={
+            "SuffixDecoding, chains": lambda bench: SuffixDecoding(chains=True),
+            "SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse),
+        },
         sized=lambda bench, width: SuffixDecoding(most=width - 1),
     ),
     Method(
         "SAM-Decoding", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
-        "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(TokenRecycling(), bench.sparse),
+        "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(store=bench.sparse),
         state="warm", chapters=("07",), needs="text",
-        sized=lambda bench, width: SamDecoding(TokenRecycling(levels_for(width - 1)), bench.sparse, width - 1),
+        sized=lambda bench, width: SamDecoding(
+            TokenRecycling(levels_for(width - 1, SAM_LEVELS), prompt=True), bench.sparse, width - 1),
     ),
     Method(
         "Medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
@@ -268,14 +274,14 @@ _ROWS = (
         "EAGLE", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
         "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("04", "07"),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
-        price="level", network=True,
+        exact="in distribution", price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "EAGLE-2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
         "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
         price="level", network=True,
-        needs="training", sized=lambda bench, width: Eagle2(bench.target, bench.draft_heads("eagle"), width - 1),
+        needs="training", sized=lambda bench, width: Eagle2.of_size(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "One tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",

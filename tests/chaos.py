@@ -15,6 +15,7 @@ from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
+from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
@@ -253,6 +254,7 @@ SETTINGS: dict[str, dict[str, Callable[[TextBench], Drafter]]] = {
         "SpecDec silent": lambda bench: AdaptiveDraftModel(bench.draft, stopping.Confidence(0.4), min_tokens=0),
         "SpecDec cut vocabulary": lambda bench: DraftModel(cut(bench.draft, CUT), vocabulary=DraftVocabulary(CUT)),
     },
+    "EAGLE": {"EAGLE likely": lambda bench: Eagle(bench.target, bench.draft_heads("eagle"), drawn=False)},
     "SpecDec++": {
         "SpecDec++ short": lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, 0.7, 1, 6),
         "SpecDec++ newest": lambda bench: SpecDecPP(bench.draft, bench.acceptance_head, 0.7, 1, 6, True),
@@ -281,7 +283,7 @@ SAMPLING = {
     for method in METHODS.values()
     if method.exact == "in distribution"
     for name in (method.name, *SETTINGS.get(method.name, {}))
-}
+} - {"EAGLE likely"}
 
 
 class CountingClock:

@@ -35,7 +35,7 @@ def test_passes_with_likely_children_are_those_of_a_replay():
     head = ModelPair(model, None, tokenizer).draft_heads("eagle")
     prompt = tokenizer("def add(x, y):\n    return")["input_ids"]
     trace = record(model, prompt, Sampling(1.0, seed=3), 40, capture=Capture((LAST,)))
-    drafter = eagle.Eagle(model, head, released_rules.shape_of(released_rules.EAGLE))
+    drafter = eagle.Eagle(model, head, released_rules.shape_of(released_rules.EAGLE), drawn=False)
     tokens = torch.tensor([*prompt, *trace.tokens])
     states = torch.cat([trace.hidden[LAST].float(), torch.zeros(1, trace.hidden[LAST].shape[1])])
     count, ours, released = released_rules.passes_by_rule(head, Ends(model), Text(tokens, states, len(prompt)))
@@ -71,6 +71,13 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     released_rules.main(target="pocket", max_new_tokens=12, **given)
     found = numbers.read(tmp_path / "released.csv")
     ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead", "eagle_likely")]
-    assert all(0.5 < ratio < 2 for ratio in ratios) and found["outputs"].value >= 5
+    ratios += [found[f"sam_{name}"].value for name in ("prompt_over_none", "tree_over_wider", "own_answers_over_none")]
+    assert all(0.4 < ratio < 2.5 for ratio in ratios)
+    assert all(found[f"{part}_outputs"].value >= 5 for part in released_rules.PARTS)
+    assert 1 <= found["eagle2_depth"].value <= found["eagle2_levels"].value <= 6
+    # One part again leaves the others as they are.
+    released_rules.main(target="pocket", max_new_tokens=12, part=["copies"], **given)
+    again = numbers.read(tmp_path / "released.csv")
+    assert again == found
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
     assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8

@@ -108,7 +108,9 @@ def train_heads(
     own_vocabulary: Annotated[
         bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
     ] = False,
-    layers: Annotated[int, options.whole("Medusa, Hydra: blocks of a depth; 4 in Hydra++.")] = 1,
+    layers: Annotated[
+        int | None, options.whole("Medusa, Hydra: blocks of a depth (default: as released, 1 and 4).")
+    ] = None,
     prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
     mlp: Annotated[int, options.whole("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
 ) -> None:
@@ -125,7 +127,7 @@ def train_heads(
     kinds = list(kind or KINDS)
     options.one_of("--kind", kinds, KINDS)
     settings = HeadTraining(epochs, batch, rate, seed)
-    shared = {"own_vocabulary": own_vocabulary, "layers": layers}
+    shared = {"own_vocabulary": own_vocabulary} | ({} if layers is None else {"layers": layers})
     own: dict[str, dict[str, Any]] = {"medusa": shared, "hydra": shared | {"prefix": prefix}, "eagle": {"mlp": mlp}}
     chat = _check_tasks(task)
     for name in kinds:

@@ -134,12 +134,12 @@ def _follow(states, edges, slots, state, length, tokens):
 
 
 @compiled
-def _best_nodes(states, edges, state, budget, depth, least, frontier, nodes, share):
+def _best_nodes(states, edges, state, budget, depth, least, chains, frontier, nodes, share):
     """Write the likeliest nodes after a state, and return their number and the sum of their probabilities.
 
     A node's probability is its count over that of the state. The likeliest node that is left comes next; among equals that of
     the earlier parent, then of the smaller token. At most 1 / ``least`` nodes may come next, as they are not in one another's
-    paths.
+    paths. With ``chains`` the likeliest child of each node comes next, and no other.
     """
     whole, total, size, waiting = states[COUNT, state], 0, 0, 0
     parent, at, level, frontier_count = -1, state, 0, frontier[4]
@@ -165,14 +165,14 @@ def _best_nodes(states, edges, state, budget, depth, least, frontier, nodes, sha
         total += frontier_count[best]
         parent, at, level = size, frontier[2, best], frontier[3, best]
         size += 1
-        waiting -= 1
+        waiting = 0 if chains else waiting - 1
         frontier[:, best] = frontier[:, waiting]
 
 
 @compiled
 def _best_tree(states, edges, slots, context, rule, nodes, share):
     """Write the tree of the largest score, if that is more than ``score``; its number of nodes, match and score."""
-    factor, offset, most, depth, limit, least, score = rule
+    factor, offset, most, depth, limit, least, score, chains = rule
     state, length = _follow(states, edges, slots, 0, 0, context)
     room = int(1 / least) + 2
     frontier = np.zeros((5, room), np.int64)
@@ -184,7 +184,9 @@ def _best_tree(states, edges, slots, context, rule, nodes, share):
         budget = int(min(most, factor * length + offset + 1e-6))
         deepest = min(limit, depth - length)
         if budget > 0 and deepest > 0:
-            count, total = _best_nodes(states, edges, state, budget, deepest, least, frontier, own_nodes, own_share)
+            count, total = _best_nodes(
+                states, edges, state, budget, deepest, least, chains, frontier, own_nodes, own_share
+            )
             if total > score:  # of equals the longest match, which comes first
                 size, matched, score = count, length, total
                 nodes[:, :count], share[:count] = own_nodes[:, :count], own_share[:count]
@@ -264,18 +266,19 @@ class SuffixAutomaton:
         limit: int,
         least: float,
         score: float = 0.0,
+        chains: bool = False,
     ) -> tuple[list[int], list[int], list[float], int, float]:
         """SuffixDecoding's draft: of the trees after each matching suffix of the context that of the largest score.
 
         After a suffix of length p the tree takes the ``min(most, factor * p + offset)`` likeliest nodes. A node's probability
         is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its nodes' (Oliaro
         et al. 2025, section 4). ``depth`` bounds match and draft together, ``limit`` the draft; ``least``, above 0, is the
-        smallest probability.
+        smallest probability. With ``chains`` a tree has no branches.
 
         Returns tokens, parents and probabilities of the nodes, the length of the suffix, and the score; no nodes where no tree
         exceeds ``score``.
         """
         nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
-        rule = factor, offset, most, depth, limit, least, score
+        rule = factor, offset, most, depth, limit, least, score, chains
         size, match, score = _best_tree(*self._tables, np.asarray(context, np.int64), rule, nodes, share)
         return nodes[0, :size].tolist(), nodes[1, :size].tolist(), share[:size].tolist(), int(match), float(score)

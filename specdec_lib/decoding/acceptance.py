@@ -2,17 +2,18 @@
 
 Both rules leave the target's distribution as it is. Exact match draws the target's own token at each node visited and
 follows it; the emitted tokens are those of plain decoding with the same seed. Rejection sampling (Leviathan et al. 2023,
-Algorithm 1; Chen et al. 2023, Algorithm 2) needs the draft's probabilities and is exact in distribution.
+Algorithm 1; Chen et al. 2023, Algorithm 2) needs the draft's probabilities and is exact in distribution. Of several children drawn
+without replacement each is tried in turn, as EAGLE's released code does (Li et al. 2024).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 import torch
 
 from specdec_lib.decoding.cache import on_device
-from specdec_lib.decoding.sampling import ACCEPT, RESIDUAL, Sampling, invert_cdf, invert_cdfs, not_numbers
+from specdec_lib.decoding.sampling import ACCEPT, RESIDUAL, TARGET, Sampling, invert_cdf, invert_cdfs, not_numbers
 from specdec_lib.decoding.tree import DraftTree
 
 
@@ -64,31 +65,59 @@ def rejection(
     position: int,
     stop: Container[int],
 ) -> tuple[list[int], int | None]:
-    """Speculative sampling over a chain drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
+    """Speculative sampling over a tree whose tokens are drawn from ``tree.probabilities``; gives what :func:`exact_match` does.
 
     ``probabilities(node, path)`` gives the target's distribution after ``node``, float64 (vocabulary,); ``position`` is that
-    of the first drafted token; after a token of ``stop`` nothing is drawn.
+    of the first drafted token; after a token of ``stop`` nothing is drawn. The children of a node are tried in their order: each
+    with the draft's distribution without those before it, and the target's without what that distribution had at each refusal.
     """
-    path: list[int] = []
-    tokens: list[int] = []
-    for node, token in enumerate(tree.tokens):
-        p = probabilities(node - 1, tokens)
-        q = as_wide(tree.probabilities[node], p)
-        if sampling.uniform(position, ACCEPT) >= acceptance_probability(float(p[token]), float(q[token])):
-            return path, invert_cdf(residual(p, q), sampling.uniform(position, RESIDUAL))
+    children: dict[int, list[int]] = {}
+    for child, parent in enumerate(tree.parents):
+        children.setdefault(parent, []).append(child)
+    node, path, tokens = -1, [], []
+    while True:
+        p, tried = probabilities(node, tokens), children.get(node, [])
+        q = as_wide(tree.probabilities[tried[0]], p) if tried else None
+        for rank, child in enumerate(tried):
+            token = tree.tokens[child]
+            chance = acceptance_probability(float(p[token]), float(q[token]))
+            if sampling.uniform(position, ACCEPT, salt=rank) < chance:
+                break
+            p = residual(p, q)
+            if rank + 1 < len(tried):
+                q = without(q, token)
+        else:
+            return path, invert_cdf(p, sampling.uniform(position, RESIDUAL if tried else TARGET))
+        node = child
         path.append(node)
         tokens.append(token)
         position += 1
         if token in stop:
             return path, None
-    p = probabilities(len(tree) - 1, tokens)
-    return path, invert_cdf(p, sampling.uniform(position))
+
+
+def without(q: torch.Tensor, token: int) -> torch.Tensor:
+    """A distribution, (vocabulary,), without one of its tokens."""
+    rest = q.index_fill(0, torch.tensor([token], device=q.device), 0.0)
+    return rest / rest.sum()
+
+
+def drawn(q: torch.Tensor, uniforms: Sequence[float]) -> list[int]:
+    """Tokens drawn without replacement from a distribution, (vocabulary,), in turn; fewer where it has no more."""
+    tokens: list[int] = []
+    for uniform in uniforms:
+        token = invert_cdf(q, uniform)
+        if not float(q[token]) > 0:
+            break
+        tokens.append(token)
+        q = q.index_fill(0, torch.tensor([token], device=q.device), 0.0)
+    return tokens
 
 
 def rejection_at_once(
     tree: DraftTree, p: torch.Tensor, sampling: Sampling, position: int, stop: Container[int]
 ) -> tuple[list[int], int | None]:
-    """:func:`rejection` with every node's outcome computed beforehand, so that the host waits for the device once.
+    """:func:`rejection` over a chain, with every node's outcome computed beforehand: the host waits for the device once.
 
     ``p`` are the target's distributions after the root and after each node, shape (n + 1, vocabulary).
     """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NoReturn, get_args
 
+import numpy as np
 import torch
 
 from specdec_lib.decoding.checks import one_of, whole
@@ -33,9 +34,13 @@ class Capture:
     heads: tuple[tuple[int, int], ...] = ()
     #: The target's most likely tokens, so many, after each node of a pass (:class:`Outputs`). 0 asks for none.
     topk: int = 0
+    #: Those after each token of the prompt too (:attr:`Context.prompt_outputs`): the prompt's pass computes all its logits then.
+    prompt: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topk", whole("topk", self.topk, 0, "0 for none"))
+        if self.prompt and not self.topk:
+            raise ValueError("prompt asks for the most likely tokens after the prompt's, and topk is 0; say how many")
         object.__setattr__(self, "layers", tuple(self.layers))
         object.__setattr__(self, "heads", tuple(map(tuple, self.heads)))
 
@@ -44,6 +49,7 @@ class Capture:
             tuple(dict.fromkeys(self.layers + other.layers)),
             tuple(dict.fromkeys(self.heads + other.heads)),
             max(self.topk, other.topk),
+            self.prompt or other.prompt,
         )
 
 
@@ -64,6 +70,9 @@ class Context:
     attention: Callable[[], torch.Tensor] = field(repr=False, default=None)
     #: Number of token ids of the target's tokenizer, where it is known; the rows that the target embeds without one.
     token_ids: int | None = None
+    #: With ``Capture(prompt=True)`` the target's most likely tokens after each token of the prompt, most likely first, int64
+    #: (prompt_length, k); k is the ``topk`` of whoever asked for most.
+    prompt_outputs: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.token_ids = self.token_ids or self.vocabulary

@@ -131,7 +131,8 @@ class Run:
             context.hidden, context.attention = target.hidden, target.attention
             try:
                 clock = clock_of(target.devices)
-                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, capture.topk, clock=clock)
+                asked = capture.topk, capture.prompt
+                yield ModelVerifier(target, self.sampling, self.limits.eos, self.processors, *asked, clock=clock)
             finally:
                 # A drafter may keep its context; the target's buffers need not live as long.
                 context.hidden = context.attention = None
@@ -164,7 +165,7 @@ def generate(
     """Decode one prompt, with or without speculation.
 
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
-    drafters that propose tokens only, in distribution for those that sample from a draft model.
+    drafters that propose tokens only, in distribution for those that draw from a draft model or from EAGLE's layer.
 
     UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
     needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
@@ -218,7 +219,7 @@ def record(
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []
-    with run.verifier(replace(capture, topk=0), runtime) as verifier:
+    with run.verifier(replace(capture, topk=0, prompt=False), runtime) as verifier:
 
         def keep(tokens: list[int]) -> None:
             if capture.heads:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from specdec_lib.decoding.acceptance import exact_match, rejection, rejection_at_once
@@ -79,6 +80,7 @@ class Verifier(ABC):
 class ModelVerifier(Verifier):
     """Verifies by running the target; ``topk`` most likely tokens after each node are kept as ``outputs``.
 
+    With ``prompt`` those after each token of the prompt are shown in the context.
     ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
     """
 
@@ -87,10 +89,16 @@ class ModelVerifier(Verifier):
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
     topk: int = 0
+    prompt: bool = False
 
     @torch.inference_mode()
     def first(self, context: Context) -> int:
-        logits = self.target.extend(context.tokens)
+        if self.prompt:
+            best: list[QueuedTopK] = []
+            logits = self.target.extend(context.tokens, lambda rows: best.append(QueuedTopK(rows, self.topk)))
+            context.prompt_outputs = np.concatenate([rows.arrays()[0] for rows in best])
+        else:
+            logits = self.target.extend(context.tokens)
         return choose(self._processed(logits, context.tokens), self.sampling, len(context.tokens))
 
     @torch.inference_mode()
@@ -114,7 +122,7 @@ class ModelVerifier(Verifier):
         # On a GPU the outcomes of all nodes are computed and read back at once: the host waits one time a step.
         at_once = self.processors is None and (sampling.greedy or on_gpu(logits))
         if tree.probabilities is not None and not sampling.greedy:
-            if at_once:
+            if at_once and tree.is_chain:
                 return rejection_at_once(tree, unchecked_distribution(logits, sampling), sampling, position, self.eos)
             return rejection(
                 tree,

@@ -72,7 +72,7 @@ class Target:
         self.model, inner, config = model, unwrapped(model), decoder_config(model)
         self.layers = config.num_hidden_layers
         # The most likely tokens are read off the logits: no pass differs for them.
-        self.capture = replace(capture, topk=0)
+        self.capture = replace(capture, topk=0, prompt=False)
         reference = runtime == "transformers"
         runtime = None if reference else OF_MODEL.get(inner) if runtime is None else runtime
         # Some runtimes have a forward of their own, others buffers for transformers'.
@@ -137,21 +137,26 @@ class Target:
         """Committed positions."""
         return self.cache.length
 
-    def extend(self, tokens: Sequence[int] | torch.Tensor) -> torch.Tensor:
+    def extend(
+        self, tokens: Sequence[int] | torch.Tensor, each: Callable[[torch.Tensor], None] | None = None
+    ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        ``tokens`` may be a tensor on the model's device. Gives the logits after the last, shape (vocabulary,).
+        ``tokens`` may be a tensor on the model's device. Gives the logits after the last, shape (vocabulary,); ``each`` gets those
+        after all of them, in order, shape (n, vocabulary) for some n.
         """
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[start : start + PREFILL_CHUNK]
             width, length = len(chunk), self.cache.length
             self._reserve(width)
-            if length and self._fits(width):
+            if length and self._fits(width) and each is None:
                 logits = self.runtime.run(self.forward, self.capture, chunk, None)
             else:
                 # From an empty cache the model's own causal path is right, and lets SDPA skip the mask.
                 mask = None if length == 0 else self._chain_mask(width)
-                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=True)
+                logits = self._eager(chunk, self._positions[length : length + width], mask, last_only=each is None)
+            if each is not None:
+                each(logits)
             if length == 0:
                 self._check_shown()
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.

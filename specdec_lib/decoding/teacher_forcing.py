@@ -46,7 +46,7 @@ def record_known(
     before, count, tree = context.prompt_length, context.prompt_length + len(tokens), DraftTree.chain(tokens[1:])
     if limits.context is not None and count > limits.context:
         raise ValueError(f"prompt and tokens are {count} and the model's context is {limits.context}; shorten them")
-    with run.verifier(replace(capture, topk=0)) as verifier:
+    with run.verifier(replace(capture, topk=0, prompt=False)) as verifier:
         target = verifier.target
         first = verifier.first(context)
         rows = [kept(target.attention())] if capture.heads else []

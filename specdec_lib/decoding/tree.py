@@ -62,13 +62,14 @@ class DraftTree:
     root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
     (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
-    ``probabilities``, float (n, vocabulary), are the distributions that the tokens of a chain were drawn from by a draft model;
-    verification is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`).
+    ``probabilities``, float (n, vocabulary), are the distributions that the tokens were drawn from by a draft model; verification
+    is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`). Children of one node are drawn from one distribution,
+    their common row, in their order and without replacement.
     """
 
     __slots__ = (
         *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
-        *("scores", "sources", "passengers"),
+        *("scores", "sources", "passengers", "_levels"),
     )
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
@@ -84,8 +85,6 @@ class DraftTree:
             raise ValueError("two children of one node carry the same token; merge them (DraftTree.from_drafts does)")
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
-            if not self.is_chain:
-                raise ValueError("probabilities are given for a tree that is no chain, which rejection sampling needs")
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
                 raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row a token")
 
@@ -100,6 +99,7 @@ class DraftTree:
         self.copied_from: int | None = None
         self._depths: list[int] | None = None
         self._children: dict[tuple[int, int], int] | None = None
+        self._levels: int | None = None
 
     def _annotate(self, scores, sources, passengers) -> None:
         count = len(self.tokens)
@@ -120,13 +120,16 @@ class DraftTree:
         scores: Sequence[float] | None = None,
         sources: Sequence[str] | None = None,
         passengers: Passengers | None = None,
+        levels: int | None = None,
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along.
+        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along;
+        ``levels`` are the passes of a network that drafted it, where they are not its depth.
         """
         tree = copy(self)
         tree._annotate(scores, sources, passengers)
+        tree._levels = levels
         return tree
 
     def without_probabilities(self) -> DraftTree:
@@ -224,6 +227,11 @@ class DraftTree:
         return (len(self.tokens) if self.is_chain else max(self.depths)) if self.tokens else 0
 
     @property
+    def levels(self) -> int:
+        """Passes of a network that drafts a tree level by level: as many as it is deep, unless its drafter noted others."""
+        return self.depth if self._levels is None else self._levels
+
+    @property
     def width(self) -> int:
         """Tokens of the pass that verifies it: the root, the nodes and the passengers."""
         return 1 + len(self.tokens) + (0 if self.passengers is None else len(self.passengers))
@@ -272,10 +280,14 @@ class DraftTree:
         tree = DraftTree.unchecked(tokens, parents)
         # Of a batch these are not what the parents tell.
         tree._children = {(kept[p], t): kept[c] for (p, t), c in self.children().items() if c in kept}
-        return self._notes_of(tree, [node for node in kept if node >= 0])
+        nodes = [node for node in kept if node >= 0]
+        if self.probabilities is not None:
+            tree.probabilities = self.probabilities[nodes]
+        return self._notes_of(tree, nodes)
 
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""
+        cut._levels = self._levels
         if self.scores is None and self.sources is None and self.passengers is None:
             return cut
         riding = self.passengers

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import torch
+from collections import Counter
 
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib.decoding.acceptance import drawn
 from specdec_lib.decoding.contract import Context
+from specdec_lib.decoding.sampling import DRAFT, distribution
 from specdec_lib.decoding.tree import DraftTree, path_to
 from specdec_lib.drafters.head_drafter import HeadDrafter, StaticTreeDrafter
 from specdec_lib.heads.drafting import EagleHead
+from specdec_lib.heads.grown_tree import Shape
 
 #: Nodes of the released tree at each depth, 25 in all, with ranks up to 4.
 LEVELS, RANKS = (4, 8, 8, 3, 2), 4
@@ -59,19 +65,49 @@ class Eagle(StaticTreeDrafter):
 
     The layer predicts the state of each token it reads; the target's own output layer tells which tokens are likely after it.
     What it read of a draft is dropped after each pass, and the accepted tokens are read again with the target's states, as in
-    the released code. Parameters are those of :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+    the released code.
+
+    Where the target samples, the children of a node are drawn from the layer's distribution without replacement, and verified by
+    rejection sampling, as in the released code of version 1: the outputs are those of plain decoding in distribution. With
+    ``drawn=False`` they are the most likely tokens as in greedy decoding, and outputs are those of plain decoding token for token.
+    Other parameters are those of :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS
+
+    def __init__(self, model: PreTrainedModel, heads: EagleHead, shape: Shape | None = None, drawn: bool = True):
+        super().__init__(model, heads, shape)
+        self.drawn, self.replays = drawn, "greedy" if drawn else "any"
+        self._ranks, self._draws, count = self._choice, [], Counter()
+        for parent, _ in self.shape:  # children that are drawn carry the draws in their order
+            self._draws.append(count[parent])
+            count[parent] += 1
 
     def finish(self) -> None:
         """Give the layer's cache back."""
         self._state = EagleState(self)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
+        sampled = self.drawn and not context.sampling.greedy
+        self._choice, self._from = self._draws if sampled else self._ranks, {}
         with self._inference():
             self._state.read_on(context)
-        return super().propose(context, limit)
+            tree = super().propose(context, limit)
+            if sampled and len(tree):
+                rows = torch.stack([self._from[parent] for parent in tree.parents])
+                tree = DraftTree(tree.tokens, tree.parents, rows)
+        self._from = {}
+        return tree
 
     def _choices(self, context: Context, depth, above, tokens, parents, width) -> list[list[int]]:
-        return self._best(depth, self._state.expand(above, tokens, parents), width)
+        features = self._state.expand(above, tokens, parents)
+        if self._choice is self._ranks:
+            return self._best(depth, features, width)
+        rows = distribution(self.heads.logits(self.ends, depth, features), context.sampling)
+        self._from |= dict(zip(above, rows, strict=True))
+        start, found = len(context.tokens), []
+        for place, row in zip(above, rows, strict=True):
+            # A salt of its own for each draw of each node of this pass: a later pass draws anew at the same position.
+            salts = [(start << 40) + (place + 1 << 20) + rank for rank in range(width)]
+            found.append(drawn(row, [context.sampling.uniform(start + depth - 1, DRAFT, salt) for salt in salts]))
+        return found

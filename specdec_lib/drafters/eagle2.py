@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 from transformers import PreTrainedModel
 
@@ -32,7 +33,8 @@ class Eagle2(HeadDrafter):
 
     The value of a node is the product of the layer's probabilities on the way to it. On each level the ``branches`` most
     valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
-    are drafted (section 4). ``heads`` are EAGLE-1's. Published are 60 tokens a pass with the root.
+    are drafted (section 4). ``heads`` are EAGLE-1's. Published are 60 tokens a pass with the root. All ``depth`` levels are
+    computed for each draft, however flat the tree is that comes of them (:attr:`DraftTree.levels`).
     """
 
     kind = EagleHead
@@ -41,6 +43,12 @@ class Eagle2(HeadDrafter):
         super().__init__(model, heads)
         self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
         self.branches = whole("branches", branches, 1)
+
+    @classmethod
+    def of_size(cls, model: PreTrainedModel, heads: EagleHead, nodes: int) -> Self:
+        """With as many levels and branches as a tree of so many nodes can use, and the published ones for the published size."""
+        depth = max(1, min(6, round(math.log2(nodes + 1))))
+        return cls(model, heads, nodes, depth, max(1, min(10, math.ceil(nodes / depth))))
 
     def finish(self) -> None:
         """Give the layer's cache back."""
@@ -53,8 +61,8 @@ class Eagle2(HeadDrafter):
         values: list[float] = []
         with self._inference():
             self._state.read_on(context)
-            level = [-1]
-            for depth in range(1, min(self.depth, limit) + 1):
+            level, levels = [-1], min(self.depth, limit)
+            for depth in range(1, levels + 1):
                 states = self._state.expand(level, tokens, parents)
                 rows = self.heads.logits(self.ends, depth, states).log_softmax(-1)
                 best = rows.topk(min(self.branches, rows.shape[-1]), dim=-1)
@@ -66,4 +74,5 @@ class Eagle2(HeadDrafter):
                     values += [above + min(chance, 0.0) for chance in chances]
                 new = range(first, len(tokens))
                 level = sorted(sorted(new, key=lambda node: (-values[node], node))[: self.branches])
-        return reranked(tokens, parents, values, self.nodes)
+        tree = reranked(tokens, parents, values, self.nodes)
+        return tree.annotated(scores=tree.scores, levels=levels)

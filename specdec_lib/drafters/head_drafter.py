@@ -23,8 +23,8 @@ from specdec_lib.heads.grown_tree import Shape, grown
 class HeadDrafter(Drafter):
     """Draft with ``heads`` that were trained for the target ``model``; they are copied to its output layer's device and type.
 
-    The draft depends on the context alone and comes without probabilities, so that sampled outputs are those of plain decoding
-    and a recording with the last layer's states can be replayed.
+    The draft depends on the context alone, so that a recording with the last layer's states can be replayed. It comes without
+    probabilities unless a subclass says otherwise, so that sampled outputs are those of plain decoding.
     """
 
     capture = Capture(layers=(LAST,))
@@ -98,6 +98,8 @@ class StaticTreeDrafter(HeadDrafter):
         by_depth = sorted(range(len(depths)), key=lambda node: (depths[node], shape[node][0], node))
         self._levels = [list(nodes) for _, nodes in groupby(by_depth, key=lambda node: depths[node])]
         self._widths = [max(shape[node][1] for node in nodes) + 1 for nodes in self._levels]
+        #: Of each node which of its parent's choices it carries.
+        self._choice = [rank for _, rank in shape]
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
@@ -118,7 +120,7 @@ class StaticTreeDrafter(HeadDrafter):
                     break
                 choices = dict(zip(above, self._choices(context, depth, above, tokens, parents, width), strict=True))
                 for node in nodes:
-                    parent, rank = places[self.shape[node][0]], self.shape[node][1]
+                    parent, rank = places[self.shape[node][0]], self._choice[node]
                     if parent is None or rank >= len(choices[parent]):
                         places[node] = None
                         continue

@@ -44,7 +44,7 @@ class Lookahead(Drafter):
 
     The first row starts with ``window + levels - 3`` tokens drawn from the prompt. The first ``levels - 2`` passes fill one row
     each, drop one column each and draft nothing. A pass over a full pool is ``(levels - 1) * (window + guesses)`` tokens wide.
-    The released code replaces an end token within the window by a random one; here it stays.
+    The released code replaces an end token within the window by a random one where it samples; here it stays.
 
     Parameters
     ----------
@@ -56,6 +56,9 @@ class Lookahead(Drafter):
         N-grams kept, and verified, for a token (G).
     merge : bool
         Verify common prefixes of n-grams once. The released code does not.
+    prompt : bool
+        Pool the n-grams of the prompt at the start, and those of the output as it grows, as the released code does if it is asked
+        to.
     """
 
     replays = "never"
@@ -68,23 +71,29 @@ class Lookahead(Drafter):
         guesses: int = 7,
         merge: bool = False,
         seed: int = 0,
+        prompt: bool = False,
     ):
         self.window, self.levels = whole("window", window, 1), whole("levels", levels, 3)
         self.guesses = whole("guesses", guesses, 1)
-        self.merge, self.seed = merge, seed
+        self.merge, self.seed, self.prompt = merge, seed, prompt
 
     def start(self, context: Context) -> None:
         prompt = context.tokens[: context.prompt_length]
         rng = random.Random(self.seed)
         #: Rows of the window; the first lacks its first column, which is the last token.
         self._rows = [[rng.choice(prompt) for _ in range(self.window + self.levels - 3)]]
-        self.pool = Pool(self.guesses)
+        self.pool, self._pooled = Pool(self.guesses), 0
 
     @property
     def _filled(self) -> bool:
         return len(self._rows) == self.levels - 1
 
     def propose(self, context: Context, limit: int) -> DraftTree:
+        if self.prompt:
+            for place in range(self._pooled, len(context.tokens) - self.levels + 1):
+                token, *ngram = context.tokens[place : place + self.levels]
+                self.pool.add(token, tuple(ngram))
+                self._pooled = place + 1
         drafts = self.pool.after(context.tokens[-1]) if self._filled else []
         tree = DraftTree.from_drafts((draft[:limit] for draft in drafts), self.merge)
         return tree.annotated(passengers=self._passengers(len(tree) + 1))

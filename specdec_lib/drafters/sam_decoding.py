@@ -9,6 +9,10 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Context, Drafter, Evidence, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.suffix_decoding import read_store
+from specdec_lib.drafters.token_recycling import TokenRecycling
+
+#: Nodes at each depth of the tree that Token Recycling drafts within the released code, 60 in all.
+LEVELS = (7, 20, 21, 8, 4)
 
 
 class SamDecoding(WrappedDrafter):
@@ -18,10 +22,12 @@ class SamDecoding(WrappedDrafter):
     that occurs in the datastore. If max(l, m - ``bias``) is at least ``threshold``, the draft is the chain of tokens after the
     first occurrence of the longer match, the text's own if l >= m - ``bias``. Otherwise, or where nothing follows in the store,
     the auxiliary drafter drafts; the released code pads such drafts with token 0. In the text itself a match followed by fewer
-    than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, as in the released code.
+    than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, or else to the shortest, as in
+    the released code, which asks for two tokens more.
 
-    The auxiliary is Token Recycling or EAGLE in the paper; it learns from every pass. A chain has at most ``num_tokens`` tokens: 39
-    and the root are the 40 of the released code.
+    The auxiliary is Token Recycling or EAGLE in the paper; it learns from every pass. By default it is Token Recycling with the
+    released code's tree of 60 nodes, which learns from the prompt too. A chain has at most ``num_tokens`` tokens: 39 and the root
+    are the 40 of the released code.
     """
 
     # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.
@@ -29,13 +35,13 @@ class SamDecoding(WrappedDrafter):
 
     def __init__(
         self,
-        auxiliary: Drafter,
+        auxiliary: Drafter | None = None,
         store: SuffixIndex | TokenStore | None = None,
         num_tokens: int = 39,
         threshold: int = 5,
         bias: int = 5,
     ):
-        super().__init__(auxiliary)
+        super().__init__(TokenRecycling(LEVELS, prompt=True) if auxiliary is None else auxiliary)
         self.num_tokens, self.threshold = whole("num_tokens", num_tokens, 1), whole("threshold", threshold, 1)
         self.bias = bias
         self.store, self._static = read_store(store)
@@ -64,8 +70,7 @@ class SamDecoding(WrappedDrafter):
             return []
         if static > own:
             return self._static.continuation(self._match[0], self.num_tokens)
-        longest = self._own.continuation(state, self.num_tokens)
-        draft = longest
+        draft = self._own.continuation(state, self.num_tokens)
         while len(draft) < self.num_tokens and (state := self._own.shorter(state)):
             draft = self._own.continuation(state, self.num_tokens)
-        return draft if len(draft) == self.num_tokens else longest
+        return draft

@@ -33,7 +33,8 @@ class SuffixDecoding(Drafter):
     is drafted unless a later one has a larger score. The released code counts the output so far among the earlier ones too.
 
     A tree has at most ``most`` nodes, match and draft together at most ``depth`` tokens, and a node at least the probability
-    ``least``. Earlier outputs take some 170 bytes a token until :meth:`reset`.
+    ``least``. Earlier outputs take some 170 bytes a token until :meth:`reset`. With ``chains`` only the likeliest child of each
+    node is drafted, as the released code does unless it is asked for trees.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class SuffixDecoding(Drafter):
         most: int = 64,
         depth: int = 64,
         least: float = 0.1,
+        chains: bool = False,
     ):
         if not LEAST <= least <= 1:
             raise ValueError(f"least is {least!r}; expected a probability from {LEAST:g} to 1")
@@ -52,7 +54,7 @@ class SuffixDecoding(Drafter):
         if not math.isfinite(offset):
             raise ValueError(f"offset is {offset!r}; expected a number")
         self.most, self.depth = whole("most", most, 1), whole("depth", depth, 2)
-        self.factor, self.offset, self.least = factor, offset, least
+        self.factor, self.offset, self.least, self.chains = factor, offset, least, chains
         self.store, known = read_store(store)
         self._known = [] if self.store is None else [known]
         self._context: Context | None = None
@@ -73,7 +75,7 @@ class SuffixDecoding(Drafter):
         recent, best, score, self.match = context.tokens[1 - self.depth :], ([], [], []), 0.0, 0
         for automaton in (self._own, self._earlier, *self._known):
             *tree, match, found = automaton.best_tree(
-                recent, self.factor, self.offset, self.most, self.depth, limit, self.least, score
+                recent, self.factor, self.offset, self.most, self.depth, limit, self.least, score, self.chains
             )
             if match:
                 best, score, self.match = tree, found, match

@@ -40,9 +40,9 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     return nodes
 
 
-def levels_for(nodes: int) -> tuple[int, ...]:
-    """The published levels scaled to about so many nodes; levels that would have none are left out."""
-    return tuple(count for level in LEVELS if (count := round(level * nodes / sum(LEVELS)))) or (1,)
+def levels_for(nodes: int, levels: Sequence[int] = LEVELS) -> tuple[int, ...]:
+    """Some levels, by default the published ones, scaled to about so many nodes; those that would have none are left out."""
+    return tuple(count for level in levels if (count := round(level * nodes / sum(levels)))) or (1,)
 
 
 class TokenRecycling(Drafter):
@@ -56,16 +56,21 @@ class TokenRecycling(Drafter):
     Where a token stands at several nodes of one pass, its row is that of the last of them; the released code leaves that to the
     GPU. It also starts with a table of zeros, so that tokens never read propose token 0.
 
-    ``levels`` are the nodes of the tree at each depth (:func:`template`), ``width`` the entries of a row (k).
+    ``levels`` are the nodes of the tree at each depth (:func:`template`), ``width`` the entries of a row (k). With ``prompt`` the
+    table learns from the pass over the prompt too, as within SAM-Decoding; the released code of Token Recycling does not.
     """
 
     replays = "never"
 
-    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8):
-        self.levels, self.width = tuple(levels), whole("width", width, 1)
+    def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, prompt: bool = False):
+        self.levels, self.width, self.prompt = tuple(levels), whole("width", width, 1), prompt
         self._nodes = template(self.levels, self.width)
-        self.capture = Capture(topk=self.width)
+        self.capture = Capture(topk=self.width, prompt=prompt)
         self.reset()
+
+    def start(self, context: Context) -> None:
+        if self.prompt:
+            self._learn(context.tokens[: context.prompt_length], context.prompt_outputs[:, : self.width])
 
     def reset(self) -> None:
         self.table: dict[int, np.ndarray] = {}
@@ -92,6 +97,8 @@ class TokenRecycling(Drafter):
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         """Keep what the target found likely after the root and after every node, accepted or not."""
+        self._learn([outputs.root, *tree.tokens], outputs.tokens)
+
+    def _learn(self, tokens: Sequence[int], likely: np.ndarray) -> None:
         # Copies row by row: a row must not keep the others of its pass alive.
-        rows = zip([outputs.root, *tree.tokens], outputs.tokens, strict=True)
-        self.table.update((token, row.copy()) for token, row in rows)
+        self.table.update((token, row.copy()) for token, row in zip(tokens, likely, strict=True))

@@ -81,7 +81,7 @@ def step_samples(
 
 def units(method: Method, step: Step) -> int:
     """What a step's drafting is priced by: the step itself, its drafted tokens or its levels (``Method.price``)."""
-    return {"step": 1, "token": step.drafted, "level": step.tree.depth}[method.price]
+    return {"step": 1, "token": step.drafted, "level": step.tree.levels}[method.price]
 
 
 def price_of(run: Generation, prices: PassPrices, asked: Sequence[str] = ()) -> float:

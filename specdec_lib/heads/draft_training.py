@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.target import Target
+from specdec_lib.files import replacing
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
-from specdec_lib.heads.training import check_settings
+from specdec_lib.heads.training import check_settings, rate_factor
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
@@ -29,17 +38,32 @@ class HeadTraining:
     """How drafting heads are trained.
 
     ``epochs`` are the most. ``rate`` is AdamW's at first, the recipe's without it, after a linear rise over 3 % of the most
-    steps. An epoch that lowers the least held-out loss by less than 0.5 % divides it by four, and the third such epoch is the
-    last. Of the most epochs the last two come after such a division too. ``seed`` chooses the order of the answers and the noise.
+    steps. Where the recipe has no cosine, an epoch that lowers the least held-out loss by less than 0.5 % divides it by four, and
+    the third such epoch is the last; of the most epochs the last two come after such a division too. Along a cosine the third
+    epoch in a row that does not lower that loss is the last. ``seed`` chooses the order of the answers, the noise and what is
+    dropped.
+
+    ``vocabulary`` cuts the output layer to so many tokens, the most frequent of the answers, while training: the target's
+    distribution is that over these tokens, and other tokens are no labels. 0 cuts nothing. ``average`` is the share that each step
+    leaves of a running average of the weights; the average is what is measured and kept. With 0 it is the weights themselves.
+    ``dropout`` is the recipe's without it.
     """
 
     epochs: int = 20
     batch: int = 4
     rate: float | None = None
     seed: int = 0
+    vocabulary: int = 0
+    average: float = 0.0
+    dropout: float | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, "epochs", "batch", *([] if self.rate is None else ["rate"]))
+        whole("vocabulary", self.vocabulary, 0)
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average is {self.average!r}; expected a share of 0 or more and less than 1")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout!r}; expected a share of 0 or more and less than 1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +148,28 @@ class _SumInParts(torch.autograd.Function):
         return None, *(of_total * gradient for gradient in ctx.gradients)
 
 
-def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None) -> torch.Tensor:
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """An output layer for training: ``ends`` with rows of few tokens; ``rows``, int64 (vocabulary,), each token's row or -1."""
+
+    ends: Ends
+    rows: torch.Tensor
+
+    @classmethod
+    def to_frequent(cls, ends: Ends, texts: Sequence[Text], count: int) -> Cut:
+        """To the ``count`` most frequent tokens of the answers, of equals the lower ones."""
+        counts = torch.zeros(ends.vocabulary, dtype=torch.long)
+        for text in texts:
+            counts += torch.bincount(text.tokens[text.start :], minlength=ends.vocabulary)
+        kept = counts.sort(descending=True, stable=True).indices[:count].sort().values.to(ends.device)
+        rows = torch.full((ends.vocabulary,), -1, device=ends.device)
+        rows[kept] = torch.arange(len(kept), device=ends.device)
+        return cls(ends.cut(kept), rows)
+
+
+def head_loss(
+    head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None, cut: Cut | None = None
+) -> torch.Tensor:
     """The loss of a batch by the head's recipe, of shape (); with the recipe's noise if its generator is given."""
     recipe, states = head.recipe, batch.states
     if recipe.noise and noise is not None:
@@ -137,11 +182,15 @@ def head_loss(head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator 
         there, tokens, seen = batch.ahead(depth)
         if not len(tokens):
             break
+        labelled = tokens if cut is None else cut.rows[tokens]
+        over = ends if cut is None else cut.ends
 
-        def loss_of(part: torch.Tensor, rows: slice, depth=depth, tokens=tokens, seen=seen) -> torch.Tensor:
+        def loss_of(part: torch.Tensor, rows: slice, depth=depth, labelled=labelled, seen=seen) -> torch.Tensor:
             with torch.no_grad():
-                labels = ends.logits(seen[rows]).softmax(-1) if recipe.labels == "target" else tokens[rows]
-            return F.cross_entropy(head.logits(ends, depth, part), labels, reduction="sum")
+                labels = over.logits(seen[rows]).softmax(-1) if recipe.labels == "target" else labelled[rows]
+            logits = head.logits(over, depth, part)
+            kept = {} if recipe.labels == "target" else {"ignore_index": -1}
+            return F.cross_entropy(logits, labels, reduction="sum", **kept)
 
         own = [head.out[depth - 1].weight] if hasattr(head, "out") else []
         each = _SumInParts.apply(loss_of, features[there], *own) / len(tokens)
@@ -157,10 +206,12 @@ def _batches(texts: Sequence[Text], size: int, device: torch.device) -> Iterator
 
 
 @torch.no_grad()
-def mean_loss(head: DraftHead, ends: Ends, texts: Sequence[Text], settings: HeadTraining) -> float:
-    """The loss over texts, without noise, each batch counted by its predictions."""
+def mean_loss(
+    head: DraftHead, ends: Ends, texts: Sequence[Text], settings: HeadTraining, cut: Cut | None = None
+) -> float:
+    """The loss over texts, without noise, each batch counted by its predictions; the head is in evaluation mode."""
     sums = [
-        (float(head_loss(head, ends, batch)), int(batch.where.sum()))
+        (float(head_loss(head, ends, batch, None, cut)), int(batch.where.sum()))
         for batch in _batches(texts, settings.batch, ends.device)
     ]
     return sum(loss * count for loss, count in sums) / sum(count for _, count in sums)
@@ -182,6 +233,61 @@ def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[
     return [[round(float(share), 4) for share in row] for row in right / np.maximum(places, 1)[:, None]]
 
 
+class Checkpoint:
+    """Where a training keeps how far it is, to go on after an interruption.
+
+    ``path`` is a safetensors file with the weights, their average and AdamW's moments, written at least every ``every`` seconds.
+    With ``seconds`` the training ends after so many, in the middle of an epoch, and a later call goes on there.
+    """
+
+    def __init__(self, path: str | Path, seconds: float = math.inf, every: float = 300.0):
+        self.path, self.every = Path(path), every
+        self.written = time.monotonic()
+        self.ends = self.written + seconds
+
+    def write(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], progress: dict[str, Any]) -> None:
+        """Keep some groups of tensors by their names, and where the training is."""
+        flat = {
+            f"{group}:{name}": part.detach().cpu().contiguous()
+            for group in tensors
+            for name, part in tensors[group].items()
+        }
+        with replacing(self.path) as aside:
+            save_file(flat, aside, metadata={"progress": json.dumps(progress)})
+        self.written = time.monotonic()
+
+    def read(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
+        """What :meth:`write` kept last; None before its first call."""
+        if not self.path.exists():
+            return None
+        groups: dict[str, dict[str, torch.Tensor]] = {}
+        with safe_open(self.path, "pt") as file:
+            for key in file.keys():
+                group, _, name = key.partition(":")
+                groups.setdefault(group, {})[name] = file.get_tensor(key)
+            return groups, json.loads(file.metadata()["progress"])
+
+
+@dataclass
+class _Progress:
+    """Where a training is: batches done of an epoch, counted from 0, its losses, and what came of the epochs before."""
+
+    epoch: int = 0
+    done: int = 0
+    losses: list[float] = field(default_factory=list)
+    least: float = math.inf
+    kept: int = 0
+    little: int = 0
+    peak: float = 0.0
+    curve: list[dict] = field(default_factory=list)
+
+
+def _moments(optimizer: torch.optim.Optimizer, head: DraftHead) -> dict[str, dict[str, torch.Tensor]]:
+    names = {parameter: name for name, parameter in head.named_parameters()}
+    kinds = ("exp_avg", "exp_avg_sq", "step")
+    return {kind: {names[p]: state[kind] for p, state in optimizer.state.items() if kind in state} for kind in kinds}
+
+
 def train_heads(
     head: DraftHead,
     target: PreTrainedModel,
@@ -189,58 +295,110 @@ def train_heads(
     held_out: Sequence[Text],
     settings: HeadTraining = HeadTraining(),
     progress: bool = True,
+    checkpoint: Checkpoint | None = None,
 ) -> DraftHead:
     """Train heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
 
     Gives the head in evaluation mode, its weights rounded to bfloat16. Its ``story`` has the settings, the numbers of answers and
-    predictions, the ``accuracies`` on ``held_out`` and the ``curve``: each epoch's ``loss`` on training batches and ``held_out``.
+    predictions, the ``accuracies`` on ``held_out`` and the ``curve``: each epoch's ``loss`` on training batches, ``held_out`` and
+    the ``rate`` of its last step. ``checkpoint`` makes a training that a later call with the same arguments goes on with.
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):
         if not sum(len(text.tokens) - text.start - 1 for text in given):
             raise ValueError(f"{name} hold no token to predict; record answers of two tokens or more")
+    if settings.vocabulary and hasattr(head, "out"):
+        raise ValueError(f"vocabulary is {settings.vocabulary} for heads with output layers of their own; expected 0")
     ends, recipe = Ends(target), head.recipe
+    cut = Cut.to_frequent(ends, texts, settings.vocabulary) if settings.vocabulary else None
     rate = recipe.rate if settings.rate is None else settings.rate
+    head.dropout = recipe.dropout if settings.dropout is None else settings.dropout
     optimizer = torch.optim.AdamW(head.parameters(), lr=rate, weight_decay=recipe.weight_decay)
+    average = AveragedModel(head, multi_avg_fn=get_ema_multi_avg_fn(settings.average))
     steps_each = -(-len(texts) // settings.batch)
-    rise = max(1, round(0.03 * settings.epochs * steps_each))
-    least, best, kept, curve, peak = float("inf"), None, 0, [], rate
-    bar = tqdm(range(settings.epochs), desc=f"{head.kind} heads", unit="epoch", disable=not progress)
+    steps = settings.epochs * steps_each
+    at, best, out_of_time = _Progress(peak=rate), {}, False
+    before = checkpoint.read() if checkpoint else None
+    if before is not None:
+        groups, held = before
+        if held["settings"] != asdict(settings) | {"texts": len(texts)}:
+            raise ValueError(
+                f"{checkpoint.path} is of a training with {held['settings']}; expected these settings, or no file"
+            )
+        at, best = _Progress(**held["progress"]), groups.pop("best", {})
+        head.load_state_dict(groups["head"])
+        average.load_state_dict(groups["average"])
+        for name, parameter in head.named_parameters():
+            optimizer.state[parameter] = {
+                kind: groups[kind][name] if kind == "step" else groups[kind][name].to(parameter.device)
+                for kind in ("exp_avg", "exp_avg_sq", "step")
+            }
+    elif not head.story:
+        head.begin(held_out[0].states)
+
+    def keep() -> None:
+        held = {"settings": asdict(settings) | {"texts": len(texts)}, "progress": asdict(at)}
+        groups = {"head": head.state_dict(), "average": average.state_dict(), "best": best}
+        checkpoint.write(groups | _moments(optimizer, head), held)
+
+    bar = tqdm(range(at.epoch, settings.epochs), desc=f"{head.kind} heads", unit="epoch", disable=not progress)
     with bar:
         for epoch in bar:
             order = np.random.default_rng((settings.seed, epoch)).permutation(len(texts))
-            losses = []
-            for i, batch in enumerate(_batches([texts[j] for j in order], settings.batch, ends.device)):
-                step = epoch * steps_each + i
+            left = [texts[j] for j in order[at.done * settings.batch :]]
+            for batch in _batches(left, settings.batch, ends.device):
+                step = epoch * steps_each + at.done
                 noise = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
-                loss = head_loss(head, ends, batch, noise)
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(settings.seed * 1_000_003 + step)
+                    loss = head_loss(head.train(), ends, batch, noise, cut)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward(inputs=list(head.parameters()))
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
                 for group in optimizer.param_groups:
-                    group["lr"] = peak * min(1.0, (step + 1) / rise)
+                    group["lr"] = at.peak * rate_factor(step, steps, recipe.last_rate)
                 optimizer.step()
-                losses.append(loss.item())
-            found = mean_loss(head, ends, held_out, settings)
-            curve.append({"epoch": epoch + 1, "loss": float(np.mean(losses)), "held_out": found})
+                average.update_parameters(head)
+                at.losses.append(loss.item())
+                at.done += 1
+                if checkpoint and time.monotonic() > checkpoint.ends:
+                    out_of_time = True
+                    break
+                if checkpoint and time.monotonic() > checkpoint.written + checkpoint.every:
+                    keep()
+                    bar.set_postfix(batch=f"{at.done}/{steps_each}", loss=float(np.mean(at.losses[-20:])))
+            if out_of_time:
+                keep()
+            found = mean_loss(average.module.eval(), ends, held_out, settings, cut)
+            done = epoch + (1 if at.done == steps_each else at.done / steps_each)
+            row = {"epoch": done, "loss": float(np.mean(at.losses)), "held_out": found}
+            at.curve.append(row | {"rate": optimizer.param_groups[0]["lr"]})
             bar.set_postfix(held_out=found)
-            if not found < 0.995 * least or epoch >= settings.epochs - 3:
-                peak /= 4
-            if found < least:
-                least, best, kept = found, copy.deepcopy(head.state_dict()), epoch + 1
-            if peak < rate / 32:
+            gained, less = found < 0.995 * at.least, found < at.least
+            if less:
+                at.least, at.kept = found, row["epoch"]
+                best = {name: weights.clone() for name, weights in average.module.state_dict().items()}
+            if out_of_time:
                 break
-    if best is None:
-        raise FloatingPointError(f"the loss is {curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
+            if recipe.last_rate is None and (not gained or epoch >= settings.epochs - 3):
+                at.peak /= 4
+            at.little = 0 if less else at.little + 1
+            at.epoch, at.done, at.losses = epoch + 1, 0, []
+            if checkpoint:
+                keep()
+            if at.peak < rate / 32 or (recipe.last_rate is not None and at.little == 3):
+                break
+    if not best:
+        raise FloatingPointError(f"the loss is {at.curve[-1]['held_out']} in every epoch; lower the rate ({rate})")
     head.load_state_dict({name: values.to(torch.bfloat16).float() for name, values in best.items()})
     head.story = {
-        "training": asdict(settings) | {"rate": rate},
+        "training": asdict(settings) | {"rate": rate, "dropout": head.dropout},
         "recipe": asdict(recipe),
         "answers": len(texts),
         "predictions": sum(max(0, len(text.tokens) - text.start - 1) for text in texts),
         "held_out_answers": len(held_out),
-        "epoch_kept": kept,
-        "curve": curve,
+        "epoch_kept": at.kept,
+        "curve": at.curve,
         "accuracies": accuracies(head.eval(), ends, held_out),
     }
     return head

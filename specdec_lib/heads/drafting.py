@@ -6,6 +6,7 @@ newest one, whose own state is not computed yet; the state it reads is that of t
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, device_of, vocabulary_size
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
-from specdec_lib.heads.layer import DecoderLayer, Past
+from specdec_lib.heads.layer import DecoderLayer, Past, PrefixLayer
 from specdec_lib.models.fingerprint import fingerprint, weights_of
 
 COMMAND = "python -m specdec_lib train-heads"
@@ -53,6 +54,14 @@ class Ends:
         """
         return (self._embeddings(tokens.to(self._embeds_on)) * self._scale).to(self.device)
 
+    def cut(self, tokens: torch.Tensor) -> Ends:
+        """These ends with the output layer's rows of some tokens alone, int64 (v,), and logits in their order, (..., v)."""
+        few, weight = copy.copy(self), weights_of(self._output)[tokens]
+        few._output = nn.Linear(self.width, len(tokens), bias=False, device=self.device, dtype=self.dtype)
+        few._output.requires_grad_(False).weight.copy_(weight)
+        few.vocabulary = len(tokens)
+        return few
+
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
         # Rows that pad the output layer are no tokens.
@@ -78,6 +87,10 @@ class Recipe:
     only_first: bool = False
     rate: float = 1e-3
     weight_decay: float = 0.0
+    #: Share of values that are dropped before each block and before the output layer.
+    dropout: float = 0.0
+    #: The rate falls along a cosine to this share of its peak; without it, where the held-out loss stops falling.
+    last_rate: float | None = None
 
 
 class DraftHead(nn.Module, ABC):
@@ -94,8 +107,10 @@ class DraftHead(nn.Module, ABC):
     def __init__(self, options: dict[str, Any], target: str = "", story: dict | None = None):
         super().__init__()
         for name, value in options.items():
-            options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp") else 1)
+            options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp", "norm") else 1)
         self.options, self.target, self.story = options, target, dict(story or {})
+        #: In training; by default the recipe's.
+        self.dropout = self.recipe.dropout
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
@@ -108,6 +123,9 @@ class DraftHead(nn.Module, ABC):
             for layer in getattr(head, "out", ()):
                 layer.weight.copy_(weight)
         return head
+
+    def begin(self, states: torch.Tensor) -> None:
+        """See some of the target's states, (n, d), before the first training."""
 
     @abstractmethod
     def features(
@@ -178,9 +196,8 @@ class GroundedBlock(nn.Module):
             nn.init.zeros_(weights)
         nn.init.eye_(self.map.weight)
 
-    def forward(self, states: torch.Tensor, embeddings: torch.Tensor | None = None) -> torch.Tensor:
-        """For states of shape (..., d) and the embeddings one after another, shape (..., k d)."""
-        x = states if embeddings is None else torch.cat([states, embeddings.to(states.dtype)], dim=-1)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """For the state and the k embeddings one after another, shape (..., (k + 1) d)."""
         return self.map(x) + F.silu(self.linear(x))
 
 
@@ -226,11 +243,12 @@ class HydraHeads(DraftHead):
 
     Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}. A second block is applied ``layers - 1`` times, 3 in Hydra++.
     ``prefix`` is 0, or the attention heads of the prefix layer of Hydra++, of inner width ``mlp``: a decoder layer over the states
-    of the text so far, whose output stands for h_t. ``vocabulary`` is that of :class:`MedusaHeads`.
+    of the text so far, whose output stands for h_t. With ``norm`` 1 a norm follows that layer, as released; files of earlier
+    versions have none. ``vocabulary`` is that of :class:`MedusaHeads`.
     """
 
     kind = "hydra"
-    recipe = Recipe("target", rate=5e-4, weight_decay=0.1)
+    recipe = Recipe("target", rate=5e-4, weight_decay=0.1, dropout=0.2, last_rate=0.33)
 
     def __init__(
         self,
@@ -240,33 +258,48 @@ class HydraHeads(DraftHead):
         prefix: int = 0,
         mlp: int = 0,
         vocabulary: int = 0,
+        norm: int = 0,
         target: str = "",
         story: dict | None = None,
     ):
         options = {"width": width, "heads": heads, "layers": layers, "prefix": prefix, "mlp": mlp}
-        super().__init__(options | {"vocabulary": vocabulary}, target, story)
+        super().__init__(options | {"vocabulary": vocabulary, "norm": norm}, target, story)
         self.depth, self.layers = heads, layers
         self.first = nn.ModuleList(GroundedBlock(width, depth) for depth in range(1, heads + 1))
         self.blocks = nn.ModuleList(ResidualBlock(width, zero=True) for _ in range(heads if layers > 1 else 0))
-        self.prefix = DecoderLayer(width, prefix, mlp) if prefix else None
+        self.prefix = PrefixLayer(width, prefix, mlp, bool(norm)) if prefix else None
         if vocabulary:
             self.out = _own_layers(heads, width, vocabulary)
 
     @classmethod
     def for_target(
-        cls, model: PreTrainedModel, own_vocabulary: bool = False, prefix: bool = True, **options: Any
+        cls,
+        model: PreTrainedModel,
+        own_vocabulary: bool = False,
+        prefix: bool = True,
+        layers: int = 4,
+        **options: Any,
     ) -> Self:
-        """As the base's; with ``prefix`` a layer of the target's own shape, with which heads were right more often."""
+        """As the base's, by default as released: four blocks, and with ``prefix`` a layer of the target's own shape and a norm."""
         if prefix:
             options["prefix"], options["mlp"] = layer_shape(model)
-        return super().for_target(model, own_vocabulary, **options)
+            options["norm"] = 1
+        return super().for_target(model, own_vocabulary, layers=layers, **options)
+
+    def begin(self, states):
+        if self.prefix is not None:
+            self.prefix.scale_to(states)
 
     def feature(self, depth: int, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
         """Of one depth, from 1, for states of shape (..., d) and embeddings of shape (..., depth, d)."""
-        states = self.first[depth - 1](states, embeddings.flatten(-2))
+        read = torch.cat([states, embeddings.flatten(-2).to(states.dtype)], dim=-1)
+        states = self.first[depth - 1](self._dropped(read))
         for _ in range(self.layers - 1):
-            states = self.blocks[depth - 1](states)
-        return states
+            states = self.blocks[depth - 1](self._dropped(states))
+        return self._dropped(states)
+
+    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
     def features(self, ends, states, tokens, where, depths):
         if self.prefix is not None:

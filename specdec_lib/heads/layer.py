@@ -62,3 +62,26 @@ class DecoderLayer(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))
         read = self.second_norm(x)
         return x + self.down(F.silu(self.gate(read)) * self.up(read)), (keys, values)
+
+
+class PrefixLayer(DecoderLayer):
+    """Hydra++'s layer over the target's states, with a norm at the end, as the released one of transformers has.
+
+    It begins as what it reads; :meth:`scale_to` gives the norm the size of the states, so that this holds with the norm too.
+    """
+
+    def __init__(self, width: int, heads: int, mlp: int, norm: bool):
+        super().__init__(width, heads, mlp)
+        self.last_norm = nn.RMSNorm(width, eps=1e-6) if norm else nn.Identity()
+        for layer in (self.out, self.down):
+            nn.init.zeros_(layer.weight)
+
+    @torch.no_grad()
+    def scale_to(self, states: torch.Tensor) -> None:
+        """Set the norm's weights to the root mean square of states, of shape (..., width)."""
+        if isinstance(self.last_norm, nn.RMSNorm):
+            self.last_norm.weight.fill_(states.float().square().mean().sqrt())
+
+    def forward(self, x, positions, past=None, visible=None):
+        read, past = super().forward(x, positions, past, visible)
+        return self.last_norm(read), past

@@ -57,10 +57,12 @@ def divergence(head: AcceptanceHead, examples: Examples) -> float:
     return evaluate(head, examples) - float(entropy)
 
 
-def rate_factor(step: int, steps: int) -> float:
-    """Share of the peak rate at a step, from 0: a cosine after a linear rise over the first 3 % of the steps."""
+def rate_factor(step: int, steps: int, last: float | None = 0.0) -> float:
+    """Share of the peak rate at a step, from 0: after a linear rise over 3 % of the steps a cosine down to ``last``, or none."""
     rise = max(1, round(0.03 * steps))
-    return (step + 1) / rise if step < rise else 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+    if step < rise or last is None:
+        return min(1.0, (step + 1) / rise)
+    return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
 def train(

@@ -10,13 +10,21 @@ import torch
 
 from specdec_lib import Drafter, DraftTree, Sampling, generate
 from specdec_lib.decoding import acceptance
-from specdec_lib.decoding.acceptance import acceptance_probability, exact_match, rejection, rejection_at_once, residual
+from specdec_lib.decoding.acceptance import (
+    acceptance_probability,
+    drawn,
+    exact_match,
+    rejection,
+    rejection_at_once,
+    residual,
+)
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
 from specdec_lib.decoding.served_models import know_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
+from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
-from tests.chaos import head_of
+from tests.chaos import draft_heads_of, head_of
 from tests.families import build, cut, perturbed, tokenizer
 
 #: Standard deviations that a right rule stays below and a wrong one exceeds.
@@ -86,6 +94,49 @@ BIASED = {
 def test_a_biased_rule_is_found_out(how, monkeypatch):
     monkeypatch.setattr(acceptance, *BIASED[how])
     assert surprise(chain_outcomes(6000), PAIRS) > WRONG
+
+
+#: What children are drawn from: so far from P that a wrong rule for the second and third shows.
+CHILDREN = torch.cat([rows(5, 1), rows(6, 1)])
+
+
+def tree_outcomes(runs: int) -> Counter:
+    """Emitted pairs of tokens: three children of the root and two of the second of them, drawn without replacement."""
+    counts: Counter = Counter()
+    for seed in range(runs):
+        sampling = Sampling(1.0, seed=seed)
+        first = drawn(CHILDREN[0], [sampling.uniform(0, DRAFT, salt=rank) for rank in range(3)])
+        second = drawn(CHILDREN[1], [sampling.uniform(1, DRAFT, salt=rank) for rank in range(2)])
+        assert len({*first}) == 3 and len({*second}) == 2
+        tree = DraftTree([*first, *second], [-1, -1, -1, 1, 1], CHILDREN[[0, 0, 0, 1, 1]])
+        path, token = rejection(tree, lambda node, before: P[tuple(before[:1])], sampling, 0, ())
+        emitted = [tree.tokens[n] for n in path] + [token]
+        if len(emitted) == 1:
+            emitted.append(invert_cdf(P[emitted[0],], sampling.uniform(1)))
+        counts[tuple(emitted[:2])] += 1
+    return counts
+
+
+def test_children_that_are_drawn_and_tried_in_turn_keep_the_target_distribution():
+    assert surprise(tree_outcomes(3000), PAIRS) < RIGHT
+
+
+BIASED_TREES = {
+    "the draft's distribution with the children refused before": ("without", lambda q, token: q),
+    "a draw from the target after a rejection": BIASED["a draw from the target after a rejection"],
+    "the draft token's number again": BIASED["the draft token's number again"],
+}
+
+
+@pytest.mark.parametrize("how", BIASED_TREES)
+def test_a_biased_rule_for_children_is_found_out(how, monkeypatch):
+    monkeypatch.setattr(acceptance, *BIASED_TREES[how])
+    assert surprise(tree_outcomes(3000), PAIRS) > WRONG
+
+
+def test_draws_without_replacement_end_with_the_tokens_there_are():
+    q = torch.tensor([0.0, 0.5, 0.0, 0.5]).double()
+    assert sorted(drawn(q, [0.1, 0.9, 0.5])) == [1, 3] and q.sum() == 1
 
 
 BRANCHES = DraftTree([1, 2, 3], [-1, -1, -1])
@@ -236,7 +287,13 @@ class Bush(Drafter):
         return DraftTree.from_drafts(itertools.product(range(5), range(0, 5, 2)))
 
 
+def eagle(pair) -> Eagle:
+    heads = draft_heads_of(pair[0], "eagle")
+    return Eagle(pair[0], heads, [(-1, 0), (-1, 1), (-1, 2), (0, 0), (0, 1), (1, 0)])
+
+
 DRAFTS = {
+    "children drawn": (eagle, {0, 1, 2}),
     "drawn": (lambda pair: DraftModel(pair[1], 2), {0, 1, 2}),
     "drawn from a vocabulary of its own": (mapped, {0, 1, 2}),
     "a tree": (lambda pair: Bush(), {1, 2}),

@@ -81,7 +81,6 @@ RIDER = Passengers([1], [1], np.ones((1, 3)))
     (lambda: DraftTree([1], [-2]), r"parents\[0\] is -2"),
     (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
     (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
-    (lambda: DraftTree([1, 2], [-1, -1], torch.ones(2, 9)), "no chain"),
     (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
     (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row a token"),
     (lambda: DraftTree.chain([1, -3]), "-3"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specdec_lib import Context, Sampling, generate
+from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.eagle2 import Eagle2, reranked
 from specdec_lib.drafters.hydra import Hydra
@@ -24,7 +25,7 @@ from tests.families import build, prompt
 
 SMALL = [(-1, 0), (-1, 1), (-1, 3), (0, 0), (0, 2), (1, 0), (3, 1), (5, 0)]
 DRAFTERS = {"medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2}
-DRAFTERS |= {"hydra deep": Hydra, "hydra plain": Hydra}
+DRAFTERS |= {"hydra deep": Hydra, "hydra plain": Hydra, "eagle drawn": Eagle}
 
 
 def heads_of(model, name: str):
@@ -33,7 +34,7 @@ def heads_of(model, name: str):
         torch.manual_seed(1)
         heads = HydraHeads.for_target(model, prefix=name == "hydra deep", layers=2)
     else:
-        heads = draft_heads_of(model, "eagle" if name == "eagle2" else name)
+        heads = draft_heads_of(model, "eagle" if name.startswith("eagle") else name)
     torch.manual_seed(2)
     with torch.no_grad():
         for weights in heads.parameters():
@@ -45,6 +46,8 @@ def drafter_of(model, name: str, shape=SMALL):
     heads = heads_of(model, name)
     if name == "eagle2":
         return Eagle2(model, heads, nodes=9, depth=3, branches=3)
+    if name == "eagle":
+        return Eagle(model, heads, shape, drawn=False)
     return DRAFTERS[name](model, heads, shape)
 
 
@@ -126,8 +129,38 @@ def test_a_cached_step_is_one_computed_from_scratch(llama, name, sampling):
 
     drafter.propose = watched
     run = generate(llama, start, drafter, sampling, 24)
-    assert run.tokens == plain
+    assert run.tokens == plain or (name == "eagle drawn" and not sampling.greedy)
     assert len(seen) > 3 and max(step.accepted for step in run.steps) > 1
+
+
+def test_children_are_drawn_from_the_layer_s_distribution_in_turn(llama):
+    drafter, tokens, sampling = drafter_of(llama, "eagle drawn"), prompt(3, 11), Sampling(0.7, top_k=9, seed=5)
+    states = states_of(llama, tokens[:-1])
+    context = Context(list(tokens), len(tokens), llama.config.vocab_size, sampling, hidden=lambda layer: states)
+    drafter.start(context)
+    tree = drafter.propose(context, 8)
+    assert len(tree) == len(SMALL) and by_path([(p, t) for p, t in zip(tree.parents, tree.tokens, strict=True)])
+    for node, parent in enumerate(tree.parents):
+        path = [tree.tokens[i] for i in tree.path(parent)]
+        rows = distribution(rows_along(llama, drafter.heads, tokens, path, len(path) + 1), sampling)
+        torch.testing.assert_close(tree.probabilities[node], rows, atol=1e-5, rtol=1e-3)
+        assert float(rows[tree.tokens[node]]) > 0
+    cut = tree.truncated(2)
+    assert len(cut.probabilities) == len(cut) < len(tree)
+
+
+def test_eagle_2_pays_for_the_levels_that_it_computes_and_a_small_tree_has_fewer(llama):
+    heads = heads_of(llama, "eagle2")
+    tree = proposed(llama, Eagle2(llama, heads, nodes=2), prompt(3, 11), 99)
+    assert tree.depth <= 2 and tree.levels == tree.truncated(1).levels == 6
+    assert proposed(llama, Eagle2(llama, heads, nodes=2), prompt(3, 11), 3).levels == 3
+    shapes = [Eagle2.of_size(llama, heads, nodes) for nodes in (1, 3, 15, 59)]
+    assert [(each.nodes, each.depth, each.branches) for each in shapes] == [
+        (1, 1, 1),
+        (3, 2, 2),
+        (15, 4, 4),
+        (59, 6, 10),
+    ]
 
 
 def test_the_default_trees_have_the_published_numbers_of_nodes(llama):

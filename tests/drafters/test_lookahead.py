@@ -26,7 +26,7 @@ class Watched(Lookahead):
         super().verified(tree, path, outputs)
 
 
-def jacobi(model, start, output, window, levels, guesses, seed):
+def jacobi(model, start, output, window, levels, guesses, seed, prompt):
     """Passes of the method, from its description: a grid of guesses whose first corner is the last token.
 
     Row r, column i of the grid is a guess of the token r + i places after the last one. What follows column i is the
@@ -35,24 +35,31 @@ def jacobi(model, start, output, window, levels, guesses, seed):
     rng, text, done = random.Random(seed), [*start, output[0]], 1
     grid = [[None, *(rng.choice(start) for _ in range(window + levels - 3))]]
     pool: dict[int, list[tuple[int, ...]]] = {}
-    passes = []
+    passes, pooled = [], 0
+
+    def noted(token, ngram):
+        known = pool.setdefault(token, [])
+        if ngram in known:
+            known.remove(ngram)
+        known.append(ngram)
+        del known[:-guesses]
+
     while len(output) - done > 1:
         grid[0][0] = text[-1]
         read = [text + grid[0][1 : i + 1] + [row[i] for row in grid[1:]] for i in range(len(grid[0]))]
         said = [int(uncached(model, tokens)[0][-1].argmax()) for tokens in read]
         full = len(grid) == levels - 1
+        while prompt and pooled + levels <= len(text):
+            token, *ngram = text[pooled : pooled + levels]
+            noted(token, tuple(ngram))
+            pooled += 1
         drafts = pool.get(text[-1], []) if full else []
         passes.append(([token for row in grid for token in row][1:], set(drafts), list(said)))
         limit = len(output) - done - 1
         agreed = max((len(commonprefix([list(draft[:limit]), output[done:]])) for draft in drafts), default=0)
         if full:
             for i in range(len(grid[0])):
-                known = pool.setdefault(grid[0][i], [])
-                ngram = (*(row[i] for row in grid[1:]), said[i])
-                if ngram in known:
-                    known.remove(ngram)
-                known.append(ngram)
-                del known[:-guesses]
+                noted(grid[0][i], (*(row[i] for row in grid[1:]), said[i]))
             grid = [*grid[1:], said]
         else:
             grid = [row[1:] for row in (*grid, said)]
@@ -61,12 +68,13 @@ def jacobi(model, start, output, window, levels, guesses, seed):
     return passes
 
 
+@pytest.mark.parametrize("prompt_too", [False, True])
 @pytest.mark.parametrize("window, levels, guesses", [(7, 5, 7), (3, 3, 2), (1, 4, 1)])
-def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(llama, window, levels, guesses):
+def test_the_window_is_jacobi_iteration_and_its_ngrams_are_what_is_drafted(llama, window, levels, guesses, prompt_too):
     start = prompt(3, 12)
-    drafter = Watched(window, levels, guesses, seed=5)
+    drafter = Watched(window, levels, guesses, seed=5, prompt=prompt_too)
     run = generate(llama, start, drafter, max_new_tokens=40)
-    expected = jacobi(llama, start, run.tokens, window, levels, guesses, 5)
+    expected = jacobi(llama, start, run.tokens, window, levels, guesses, 5, prompt_too)
     assert len(drafter.passes) == len(expected)
     drafted = 0
     for place, (grid, guessed, follows) in enumerate(expected):

@@ -1,15 +1,18 @@
 """SAM-Decoding's choice of a source against the rule of the paper, by searching the texts."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from specdec_lib import Context, DraftTree, Outputs, Sampling
+from specdec_lib import Context, DraftTree, Outputs, Sampling, generate
+from specdec_lib.decoding.contract import Capture
 from specdec_lib.drafters import SamDecoding, TokenRecycling
 from tests.chaos import Silent
 from tests.datastores.stores import build as build_store
-from tests.families import VOCABULARY
+from tests.datastores.stores import tree_paths
+from tests.families import VOCABULARY, prompt, uncached
 
 AUXILIARY = DraftTree([90, 91], [-1, -1])
 
@@ -30,7 +33,7 @@ def direct(tokens, documents, length, threshold, bias):
         text, end = ends(documents, tokens[-static:])[0]
         return documents[text][end : end + length] or None
     options = [tokens[ends([tokens], tokens[-n:])[0][1] :][:length] for n in range(own, 0, -1)]
-    return next((option for option in options if len(option) == length), options[0])
+    return next((option for option in options if len(option) == length), options[-1])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -56,6 +59,22 @@ def test_the_longest_match_decides_who_drafts_and_what(seed):
             place = rng.randrange(len(copy))
             context.tokens += copy[place : place + rng.randint(1, 6)] or [0]
     assert False in seen
+
+
+def test_by_default_the_table_learns_from_the_prompt_and_the_tree_is_the_released_one(llama):
+    start, drafter, seen = prompt(3, 14), SamDecoding(), []
+    auxiliary = drafter.drafter
+    propose = drafter.propose
+    drafter.propose = lambda context, limit: seen.append(dict(auxiliary.table)) or propose(context, limit)
+    run = generate(llama, start, drafter, max_new_tokens=8)
+    assert run.tokens == generate(llama, start, None, max_new_tokens=8).tokens
+    logits, _ = uncached(llama, start)
+    expected = {token: row.topk(8).indices.tolist() for token, row in zip(start, logits, strict=True)}
+    assert {token: row.tolist() for token, row in seen[0].items()} == expected
+    depths = Counter(map(len, tree_paths([rank for _, rank in auxiliary._nodes], [p for p, _ in auxiliary._nodes])))
+    assert [depths[depth] for depth in sorted(depths)] == [7, 20, 21, 8, 4]
+    with pytest.raises(ValueError, match="topk is 0; say how many"):
+        Capture(prompt=True)
 
 
 def test_a_draft_keeps_to_the_limit_and_the_auxiliary_drafter_learns_from_every_pass():

@@ -10,10 +10,20 @@ import torch.nn.functional as F
 
 from specdec_lib.heads import draft_training
 from specdec_lib.heads.answers import record_answers
-from specdec_lib.heads.draft_training import Batch, HeadTraining, accuracies, head_loss, read_by, train_heads
+from specdec_lib.heads.draft_training import (
+    Batch,
+    Checkpoint,
+    Cut,
+    HeadTraining,
+    Text,
+    accuracies,
+    head_loss,
+    read_by,
+    train_heads,
+)
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, MedusaHeads
 from specdec_lib.heads.grown_tree import grown
-from specdec_lib.heads.layer import DecoderLayer
+from specdec_lib.heads.layer import DecoderLayer, PrefixLayer
 from tests.datastores.stores import tree_paths
 from tests.families import build, prompt
 
@@ -24,6 +34,10 @@ OPTIONS = {
     "hydra prefix": {"heads": 2, "layers": 2, "prefix": True},
     "medusa own": {"heads": 2, "own_vocabulary": True},
 }
+
+
+#: A text of four tokens, three of them written.
+TEXTS = [Text(torch.tensor([1, 2, 3, 4]), torch.zeros(4, 32, dtype=torch.bfloat16), 1)]
 
 
 def made(kind: str, model, seed: int = 0) -> DraftHead:
@@ -85,6 +99,73 @@ def test_training_ends_at_the_third_epoch_that_gains_little(corpora, monkeypatch
     assert [row["held_out"] for row in head.story["curve"]] == losses[:6] and head.story["epoch_kept"] == 6
 
 
+@pytest.mark.parametrize("kind", ["hydra prefix", "medusa"])
+def test_a_training_that_is_interrupted_after_each_batch_ends_as_one_that_is_not(corpora, tmp_path, kind):
+    model, texts = corpora("llama-gqa")
+    settings = HeadTraining(epochs=3, batch=5, rate=1e-2, vocabulary=40, average=0.5)
+    whole = train_heads(made(kind, model), model, texts, texts[:4], settings, progress=False)
+    runs, path = 0, tmp_path / "training.safetensors"
+    while True:
+        checkpoint, runs = Checkpoint(path, seconds=0), runs + 1
+        # The first begins as the whole one did; the others take their weights from the file.
+        part = train_heads(made(kind, model, runs - 1), model, texts, texts[:4], settings, False, checkpoint)
+        if part.story["curve"][-1]["epoch"] == 3:
+            break
+    assert runs == 3 * -(-len(texts) // 5)
+    # Products of the same numbers at other places in memory may differ in their last digits.
+    for row, same in zip(part.story["curve"], whole.story["curve"], strict=True):
+        assert row == pytest.approx(same, rel=1e-5)
+    torch.testing.assert_close(dict(part.state_dict()), dict(whole.state_dict()), rtol=1e-2, atol=1e-4)
+    with pytest.raises(ValueError, match="is of a training with"):
+        train_heads(made(kind, model), model, texts[:6], texts, settings, False, Checkpoint(path))
+
+
+@pytest.mark.parametrize("kind", ["hydra", "medusa"])
+def test_a_cut_output_layer_is_the_whole_one_over_the_frequent_tokens(corpora, kind):
+    model, texts = corpora("llama-gqa")
+    head, ends = made(kind, model).eval(), Ends(model)
+    batch = Batch.of(texts, ends.device)
+    assert Cut.to_frequent(ends, texts, ends.vocabulary).rows.tolist() == list(range(ends.vocabulary))
+    cut = Cut.to_frequent(ends, texts, 9)
+    kept = cut.rows.ge(0).nonzero()[:, 0]
+    counts = torch.bincount(torch.cat([text.tokens[text.start :] for text in texts]), minlength=ends.vocabulary)
+    others = [token for token in range(ends.vocabulary) if token not in kept.tolist()]
+    assert len(kept) == 9 and counts[kept].min() >= counts[others].max()
+    total = 0.0
+    with torch.no_grad():
+        found = head.features(ends, batch.states, batch.tokens, batch.where, head.depth)
+        for k, features in enumerate(found, start=1):
+            there, tokens, seen = batch.ahead(k)
+            logits = head.logits(ends, k, features[there])[:, kept].log_softmax(-1)
+            if kind == "hydra":
+                each = -(ends.logits(seen)[:, kept].softmax(-1) * logits).sum(-1)
+            else:
+                known = cut.rows[tokens] >= 0
+                each = -logits[known, cut.rows[tokens[known]]]
+            total += head.recipe.decay ** (k - 1) * float(each.sum()) / len(tokens)
+    assert float(head_loss(head, ends, batch, None, cut)) == pytest.approx(total, rel=1e-5)
+
+
+def test_hydra_s_prefix_layer_begins_as_the_states_that_it_reads():
+    states = 3 * torch.randn(5, 32)
+    for norm in (False, True):
+        layer = PrefixLayer(32, 4, 48, norm)
+        layer.scale_to(states)
+        with torch.no_grad():
+            read = layer(states[None], torch.arange(5))[0][0]
+        sizes = states.square().mean(-1, keepdim=True).sqrt()
+        expected = states / sizes * states.square().mean().sqrt() if norm else states
+        torch.testing.assert_close(read, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_values_are_dropped_in_training_alone(corpora):
+    model, texts = corpora("llama-gqa")
+    head, ends = made("hydra", model), Ends(model)
+    batch = Batch.of(texts, ends.device)
+    losses = [float(head_loss(head.train(training), ends, batch).detach()) for training in (True, True, False, False)]
+    assert losses[0] != losses[1] and losses[2] == losses[3]
+
+
 def test_medusa_s_published_loss_by_hand(corpora):
     model, texts = corpora("llama-gqa")
     head, ends = made("medusa", model), Ends(model)
@@ -123,8 +204,11 @@ def test_eagle_s_published_loss_by_hand(corpora):
 def test_the_loss_grows_along_its_gradient_as_fast_as_that_says(corpora, monkeypatch, kind):
     monkeypatch.setattr(draft_training, "ROWS", 7)  # several parts, and a last one that is not full
     model, texts = corpora("llama-gqa")
-    head, ends = made(kind, model), Ends(model)
+    head, ends = made(kind, model).eval(), Ends(model)
     batch, weights, losses = Batch.of(texts, ends.device), list(head.parameters()), []
+    with torch.no_grad():
+        for each in weights:  # a layer that begins as the identity has weights without a gradient
+            each += 0.05 * torch.randn(each.shape)
     head_loss(head, ends, batch).backward(inputs=weights)
     slope = sum(float(each.grad.norm()) for each in weights)
     with torch.no_grad():
@@ -137,7 +221,7 @@ def test_the_loss_grows_along_its_gradient_as_fast_as_that_says(corpora, monkeyp
 
 def test_accuracies_are_counted_along_the_answer(corpora):
     model, texts = corpora("llama-gqa")
-    head, ends = made("hydra", model), Ends(model)
+    head, ends = made("hydra", model).eval(), Ends(model)
     for block in head.first:
         torch.nn.init.normal_(block.linear.weight, std=0.1)
     for k, row in enumerate(accuracies(head, ends, texts), start=1):
@@ -168,6 +252,10 @@ def test_a_file_gives_the_heads_back(tmp_path, kind):
     (lambda m: MedusaHeads.for_target(m, layers=1.5), "layers is 1.5"),
     (lambda m: DecoderLayer(30, 4, 8), "heads is 4 for states of width 30"),
     (lambda m: HeadTraining(epochs=0), "epochs is 0"),
+    (lambda m: HeadTraining(average=1.0), "average is 1.0"),
+    (lambda m: HeadTraining(dropout=-0.1), "dropout is -0.1"),
+    (lambda m: HeadTraining(vocabulary=-1), "vocabulary is -1"),
+    (lambda m: train_heads(made("medusa own", m), m, TEXTS, TEXTS, HeadTraining(vocabulary=9)), "layers of their own"),
     (lambda m: grown([], 3), "no accuracies"),
     (lambda m: grown([[1.5]], 3), "depth 1 is 1.5"),
     (lambda m: grown([[0.5]], 0), "nodes is 0"),

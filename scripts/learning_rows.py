@@ -1,0 +1,79 @@
+"""What systems that learn while they decode gain by it, a row for each output: warm, as their authors run them, and cold.
+
+Warm means one run over all prompts in order, in which a system keeps what it learned; cold means that it forgets after each
+output. Lookahead's pool is emptied for each prompt in its released code, so it has cold rows alone. SuffixDecoding is replayed on
+the recorded answers; the others depend on what the target says to rejected tokens, and decode for real. Rows of each system and
+state are kept in a folder, and are not made again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pandas as pd
+import typer
+from own_answers import unpack
+
+from specdec_lib import load_model, paths
+from specdec_lib.commands import options
+from specdec_lib.decoding.contract import Drafter
+from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
+from specdec_lib.experiments import committed_rows, prompts, results
+from specdec_lib.experiments.recorded_runs import STATES, runs_of
+from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.stores import document_store
+from specdec_lib.experiments.workbench import companions
+from specdec_lib.report.display import provenance
+
+SYSTEMS = ("SuffixDecoding", "SuffixDecoding, chains", "Token Recycling", "SAM-Decoding", "SAM-Decoding, own answers")
+SYSTEMS += ("Lookahead", "Lookahead, prompt")
+
+
+def main(
+    target: Literal["smollm2", "pocket"] = "smollm2",
+    system: Annotated[list[str] | None, options.choice(SYSTEMS, "may be repeated (default: all)")] = None,
+    per_task: Annotated[int, options.whole("of each task", 1, "--prompts")] = 24,
+    max_new_tokens: options.NewTokens = 256,
+    kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/learning"),
+    out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "results" / "cpu",
+) -> None:
+    """Run systems that learn over prompts in order, warm and cold."""
+    model, tokenizer = load_model(target, "cpu", "float32")
+    recordings = record_once(model, tokenizer, prompts.load("report", per_task=per_task), None, max_new_tokens)
+
+    def drafter(name: str) -> Drafter:
+        if name == "SAM-Decoding, own answers":
+            texts = [[*row["prompt"], *row["answer"]] for row in unpack(companions(model) / "answers.npz")]
+            return SamDecoding(store=document_store("own-answers", texts, tokenizer))
+        first, _, variant = name.partition(", ")
+        return {
+            "SuffixDecoding": lambda: SuffixDecoding(chains=bool(variant)),
+            "Token Recycling": TokenRecycling,
+            "SAM-Decoding": SamDecoding,
+            "Lookahead": lambda: Lookahead(prompt=bool(variant)),
+        }[first]()
+
+    about = {
+        "command": f"python scripts/learning_rows.py {' '.join(sys.argv[1:])}",
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
+    }
+    for folder in (kept, out):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in system or SYSTEMS:
+        for state in STATES if not name.startswith("Lookahead") else ("cold",):
+            part = f"{name.replace(', ', '-').replace(' ', '-')}-{state}-{per_task}-{max_new_tokens}"
+            if committed_rows.committed(part, kept, target=model) is None:
+                runs = {name: runs_of(model, recordings, drafter(name), state)}
+                rows = results.table(recordings, runs).assign(state=state, commit=provenance.commit()[:12])
+                committed_rows.write(part, rows, about, kept, target=model)
+                print(f"{name}, {state}: {len(rows)} outputs", flush=True)
+    names = sorted(path.name.removesuffix(".csv.gz") for path in kept.glob(f"*-{per_task}-{max_new_tokens}.csv.gz"))
+    parts = [part[0] for name in names if (part := committed_rows.committed(name, kept, target=model)) is not None]
+    committed_rows.write("learning", pd.concat(parts, ignore_index=True), about, out, target=model)
+
+
+if __name__ == "__main__":
+    typer.run(main)
