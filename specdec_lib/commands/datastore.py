@@ -107,7 +107,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
     try:
         place = smollm2.folder() if name == smollm2.NAME else SHIPPED.get(name) or _expanded(name)
-        check_files(place)
+        check_files(place, weights=False)
         return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise ValueError(
@@ -204,8 +204,8 @@ def build(
     other = [one for one in plain if ".json" in map(str.lower, one.suffixes)]
     if field is not None and (other or not lines):
         raise ValueError(
-            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or .ndjson, or "
-            "leave --field out"
+            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or .ndjson, "
+            "or leave --field out"
         )
     texts = Texts(plain, lines, field or "text")
     for source in texts.paths:
@@ -257,9 +257,9 @@ def dense(
     if on and not is_sharded(path):
         raise ValueError("--on ray works on shards: name a store of shards")
     parts = ShardedStore.open(path).shards() if is_sharded(path) else [TokenStore.open(path)]
-    own = load_tokenizer(model)
+    own = None if model.lower().endswith(".gguf") else load_tokenizer(model)
     for part in parts:
-        if part.manifest["tokenizer"] is not None:
+        if own is not None and part.manifest["tokenizer"] is not None:
             part.check_tokenizer(own)
         check_target(located(part.path / dense_index.FOLDER), dense_index.MANIFEST, "dense index")
         check_target(files.beside(part.path, ".states"), hidden_states.MANIFEST, "folder of hidden states")
