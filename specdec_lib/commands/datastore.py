@@ -218,8 +218,8 @@ def build(
     other = [one for one in plain if ".json" in map(str.lower, one.suffixes)]
     if field is not None and (other or not lines):
         raise ValueError(
-            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or "
-            ".ndjson, or leave --field out"
+            f"--field is {field!r}, but {(other or plain)[0]} is read as plain text; name files of JSON lines .jsonl or .ndjson, "
+            "or leave --field out"
         )
     texts = Texts(plain, lines, field or "text")
     for source in texts.paths:

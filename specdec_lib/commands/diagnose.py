@@ -90,7 +90,7 @@ def diagnose(
     # Files first: a terminal may go away, or not print a character.
     if to_json is not None:
         given = {"store": store, "weights": weights}
-        about = {"tokenizer": tokenizer, "left_out": left_out}
+        about = {"tokenizer": tokenizer, "left_out": +left_out}
         about |= {name: path and str(path) for name, path in given.items()}
         write_atomic(to_json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
     if page is not None:

@@ -16,8 +16,8 @@ BOOKKEEPING = frozenset(
     "id object created created_at model usage usageMetadata modelVersion responseId metadata user service_tier status status_code "
     "system_fingerprint custom_id method url request_id error temperature top_p topP top_k seed n stream stream_options store stop "
     "stop_sequences stop_reason stop_sequence max_tokens max_completion_tokens max_output_tokens frequency_penalty "
-    "presence_penalty logprobs top_logprobs parallel_tool_calls background truncation safety_identifier completed_at timestamp "
-    "type".split()
+    "presence_penalty logprobs top_logprobs parallel_tool_calls background truncation safety_identifier "
+    "completed_at timestamp type".split()
 )
 #: Fields by which the model read more than the row holds, or did not begin its answer itself.
 _ELSEWHERE = (

@@ -5,27 +5,40 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-#: Endings of the files that models and tokenizers are read from.
-_READ = {".safetensors", ".json", ".bin", ".model", ".gguf", ".jinja", ".txt", ".pt", ".pth"}
+#: What tokenizers and configurations are read from, and weights: of the latter those that come first.
+_TEXTS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "chat_template.jinja",
+)  # fmt: skip
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def check_files(folder: str | Path) -> None:
-    """Look at the files of a local checkpoint before a library reads them; a ValueError names the first that is no such file."""
+def check_files(folder: str | Path, weights: bool = True) -> None:
+    """Look at the files of a local checkpoint before a library reads them; a ValueError names the first that is no such file.
+
+    Files that are not read, such as weights in another format, may be pointers.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         return
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _READ and path.is_file()):
+    read = [folder / name for name in _TEXTS if (folder / name).is_file()]
+    if not (folder / "tokenizer.json").is_file():
+        read += folder.glob("*.model")
+    first = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    for path in [*read, *([first] if weights and first else [])]:
         check_file(path)
-    for index in folder.glob("*.index.json"):
+    if weights and first and first.name.endswith(".index.json"):
         try:
-            parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            missing = sorted(name for name in parts if not (folder / name).is_file())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{index} lists no weights; fetch the checkpoint again") from None
+            parts = sorted(set(json.loads(first.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError(f"{first} lists no weights; fetch the checkpoint again") from None
+        missing = [name for name in parts if not (folder / name).is_file()]
         if missing:
             raise ValueError(
                 f"{folder} lacks {missing[0]}, {len(missing)} of {len(parts)} files of weights; fetch it again"
             )
+        for name in parts:
+            check_file(folder / name)
 
 
 def check_file(path: Path) -> None:

@@ -45,18 +45,20 @@ class Parameter:
         return _conforms(value, ast.parse(self.annotation, mode="eval").body)
 
     def beyond(self, value: Any) -> str:
-        """What is expected instead of a number that is too small or a list that is empty; else nothing.
+        """What is expected instead of a whole number that is too small or a list that is empty; else nothing.
 
-        A parameter counts, names or lists something: what is positive by default must be positive, and no number is negative.
+        A whole number counts something or is a seed: none is negative, and what is positive by default must be positive.
         """
-        values, defaults = (each if isinstance(each, list) else [each] for each in (value, self.default))
-        numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
-        known = [one for one in defaults if isinstance(one, int | float) and not isinstance(one, bool)]
         if isinstance(value, list | dict) and not value and self.default:
             return "at least one entry"
-        if known and min(known) > 0 and any(one <= 0 for one in numbers):
-            return "more than 0" if self.annotation == "float" else "1 or more"
-        return "0 or more" if any(one < 0 for one in numbers) else ""
+        given, known = (
+            [one for one in (each if isinstance(each, list) else [each]) if type(one) is int]
+            for each in (value, self.default)
+        )
+        if self.annotation == "float" or not given:
+            return ""
+        least = 1 if known and min(known) > 0 else 0
+        return f"{least} or more" if min(given) < least else ""
 
 
 def parse_declarations(source: str) -> dict[str, Parameter]:

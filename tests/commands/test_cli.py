@@ -72,7 +72,6 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["run", "-p", "01.prompts_per_task=0"], "is 0; expected 1 or more"),
     (["run", "-p", "01.output_seeds=[0,-1]"], "is [0, -1]; expected 0 or more"),
     (["run", "-p", "02.dims=[8,0]"], "is [8, 0]; expected 1 or more"),
-    (["run", "-p", "07.head_price=0"], "is 0; expected more than 0"),
     (["datastore", "build", "s", "a.json", "--field", "prompt"], "--field is 'prompt', but a.json is read as plain text"),
     (["datastore", "build", "s", "a.jsonl", "b.json.gz", "--field", "prompt"], "but b.json.gz is read as plain text"),
     (["diagnose", "none.jsonl"], "there is no none.jsonl"),

@@ -43,7 +43,10 @@ def test_a_damaged_file_is_named(name, changed, told, whole, tmp_path):
     shutil.copytree(whole, folder)
     file = folder / name
     file.write_bytes(changed(file.read_bytes()))
-    for load in (load_model, lambda place: load_tokenizer(str(place)), hidden_size_and_context):
+    loads = [load_model, hidden_size_and_context]
+    if "model" not in name:
+        loads.append(lambda place: load_tokenizer(str(place)))
+    for load in loads:
         with pytest.raises(ValueError) as raised:
             load(folder)
         assert str(file) in str(raised.value) and told in str(raised.value)
@@ -54,8 +57,14 @@ def test_a_missing_part_is_named_and_whole_checkpoints_are_loaded(whole, tmp_pat
     check_files("a/name-on-the-hub")
     folder = tmp_path / "my-model"
     shutil.copytree(whole, folder)
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    for unread in ("pytorch_model.bin", "consolidated.safetensors", "optimizer.pt", "other.gguf", "tokenizer.model"):
+        (folder / unread).write_bytes(POINTER)
+    assert load_model(folder)[0].num_parameters() > 0, "what is not read may be a pointer"
+    (folder / "model.safetensors").write_bytes(POINTER)
+    assert load_tokenizer(str(folder)), "a tokenizer needs no weights"
+    (folder / "model.safetensors").unlink()
+    shutil.copy(whole / "model.safetensors", folder / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="lacks model-00002-of-00002.safetensors, 1 of 2 files of weights"):
         load_model(folder)
-    assert load_model(whole)[0].num_parameters() > 0

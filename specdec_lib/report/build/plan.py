@@ -172,8 +172,10 @@ _MODELS = {"target", "draft"}
 
 def _absolute(model: str) -> str:
     """A model's name; a folder or file of the working directory, which is not the kernel's, as an absolute path."""
-    there = model not in loading.SHIPPED and model != smollm2.NAME and files.named(model).exists()
-    place = os.path.abspath(files.named(model)) if there else model
+    if model == smollm2.NAME or model in loading.SHIPPED:
+        return model
+    path = files.named(model)
+    place = os.path.abspath(path) if path.exists() else model
     loading.placed(place)  # a path that is not there is refused before anything is run
     return place
 

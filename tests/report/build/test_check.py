@@ -7,6 +7,7 @@ import pytest
 
 from specdec_lib.report import params
 from specdec_lib.report.build import check
+from specdec_lib.report.display import run_context, session
 from tests.report.notebook_factory import write_notebook
 
 
@@ -129,6 +130,42 @@ def test_words_of_the_command_line_are_read_as_the_declared_type(name, text, val
     if name == "alpha":  # an integer becomes a float where one is declared
         read = params.validate({"alpha": read}, DECLARED)["alpha"]
     assert read == value and type(read) is type(value)
+
+
+COUNTS = params.parse_declarations("""
+some: int = 3              # at least one
+any: int = 0               # or none
+seeds: list[int] = [0]     # of sampling
+sizes: list[int] = [1, 2]  # of stores
+names: list[str] = []      # or none
+groups: dict[str, str] = {"a": "b"}  # by task
+share: float = 0.5         # of something
+""")
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("some", 1, ""), ("some", 0, "1 or more"), ("some", -1, "1 or more"), ("any", 0, ""), ("any", -1, "0 or more"),
+    ("seeds", [0], ""), ("seeds", [-1], "0 or more"), ("seeds", [], "at least one entry"), ("sizes", [1, 0], "1 or more"),
+    ("names", [], ""), ("groups", {}, "at least one entry"), ("share", 0, ""), ("share", -0.5, ""),
+])  # fmt: skip
+def test_a_count_is_as_large_as_its_default_asks_for_and_a_list_is_not_empty(name, value, expected):
+    try:
+        params.validate({name: value}, COUNTS)
+        told = ""
+    except params.UsageError as error:
+        told = str(error)
+    assert bool(told) == bool(expected) and expected in told
+
+
+def test_a_profile_that_papermill_sets_would_be_a_label_and_is_refused(monkeypatch):
+    monkeypatch.delenv(run_context.VARIABLE, raising=False)
+    history = ["", 'profile: str = "default"  # smoke, default or full', f'{session._INJECTED}\nprofile = "full"\n']
+    with pytest.raises(params.UsageError, match="'full' would be a label alone.*--profile full"):
+        session.check_parameters({"In": history, "profile": "full"})
+    own = run_context.RunContext("01_small", "full", "files", "0")
+    monkeypatch.setenv(run_context.VARIABLE, own.dumps())
+    monkeypatch.setattr(session, "end_with_parent", lambda parent: None)
+    assert session.check_parameters({"In": history, "profile": "full"}) == {"profile": "full"}
 
 
 CELL = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
