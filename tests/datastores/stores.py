@@ -16,8 +16,7 @@ except ImportError:  # the tests of a GPU, which draw no cases, run without it
 
 from transformers import PreTrainedModel
 
-from specdec_lib import Context, Drafter, DraftTree, Sampling, datastores
-from specdec_lib.datastores import store_files
+from specdec_lib import Context, Drafter, DraftTree, Sampling, datastores, files
 from specdec_lib.models.embedding import embed_store
 
 #: Vocabularies of one to three bytes and of both array types, with ids of which few are used.
@@ -62,7 +61,7 @@ def scratch() -> Iterator[Path]:
     """A folder in memory."""
     with (
         tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder,
-        patch.object(store_files.os, "fsync", lambda handle: None),
+        patch.object(files.os, "fsync", lambda handle: None),
     ):
         yield Path(folder)
 

@@ -1,7 +1,7 @@
 """What a full disk, a kill, a second builder, a link or a path leaves behind, for everything that is built."""
 
 import errno
-import fcntl
+import json
 import os
 import random
 import select
@@ -25,7 +25,6 @@ from specdec_lib.datastores import (
     SuffixIndex,
     TokenStore,
     states,
-    store_files,
 )
 from specdec_lib.datastores.sharded import is_sharded
 from specdec_lib.datastores.sharded_build import build_sharded
@@ -120,13 +119,17 @@ def made(kind):
 
 def alone(made) -> bool:
     """Whether nothing of a build is left beside what was built."""
-    ends = (files.UNFINISHED, files.NEW, files.ASIDE, files.LOCK, ".tmp")
-    return not [path for path in made.folder.rglob("*") if path.name.endswith(ends)]
+    left = [path.name for path in made.folder.rglob("*")]
+    return not [
+        name
+        for name in left
+        if name.endswith((files.UNFINISHED, files.ASIDE, files.LOCK)) or name.startswith(files.SCRATCH)
+    ]
 
 
 @KINDS
 def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
-    left, sound = 10**9, store_files.write
+    left, sound = 10**9, files.write
 
     def write(file, data):
         nonlocal left
@@ -136,7 +139,7 @@ def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
         sound(file, data)
 
     old = made.build(0)
-    monkeypatch.setattr(store_files, "write", write)
+    monkeypatch.setattr(files, "write", write)
     new = made.build(1)
     writes = 10**9 - left
     assert writes > 10 and new != old
@@ -148,38 +151,109 @@ def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
         opened = made.opened()
         assert made.manifest() == old
         if made.path.name == "states":  # which go on after their last whole shard
-            shutil.rmtree(files.beside(made.path, files.UNFINISHED), ignore_errors=True)
+            files.remove(files.beside(made.path, files.UNFINISHED))
         assert alone(made)
     opened.verify()
     left = writes
     assert made.build(1) == new
 
 
+#: What brings a build onto the disk, each call of which may be the last one.
+STEPS = ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir"), (os, "mkdir"))
+
+
+def stopped(made, side: int, steps, count: int, how) -> int:
+    """Build in a process of its own in which ``how()`` happens before step ``count`` from 0; the steps that it took before."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        tqdm.set_lock(threading.RLock())
+        taken = 0
+
+        def counted(step, *args, **options):
+            nonlocal taken
+            if taken == count:
+                how()
+            taken += 1
+            return step(*args, **options)
+
+        for module, name in steps:
+            setattr(module, name, partial(counted, getattr(module, name)))
+        try:
+            made.build(side)
+            os.write(write, str(taken).encode())
+        except OSError:
+            os.write(write, b"-1")
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return int(said or -1)
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @KINDS
-@pytest.mark.parametrize("moment", [0, 1, 2])
-def test_a_kill_around_the_two_renames_leaves_one_of_the_two(made, monkeypatch, moment):
-    old, left, rename, remove = made.build(0), moment, os.rename, shutil.rmtree
-
-    def killed(source, target):
-        nonlocal left
-        if str(target).endswith((files.ASIDE, made.path.name)):
-            if left == 0:
-                raise SystemExit
-            left -= 1
-        rename(source, target)
-
-    def rmtree(folder, **options):
-        if str(folder).endswith(files.ASIDE) or (moment == 1 and str(folder).endswith(files.UNFINISHED) and left == 0):
-            raise SystemExit
-        remove(folder, **options)
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(os, "rename", killed)
-        patched.setattr(shutil, "rmtree", rmtree)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("how", [kill, full])
+def test_a_kill_or_a_full_disk_at_any_step_leaves_one_of_the_two_whole_and_the_next_build_cleans_up(made, how):
+    old = made.build(0)
+    steps = stopped(made, 1, STEPS, -1, how)
+    new = made.manifest()
+    assert steps > 15 and new != old
+    tried = random.Random(steps).sample(range(steps), 8)
+    for count in tried:
+        made.build(0)
+        assert made.manifest() == old
+        stopped(made, 1, STEPS, count, how)
+        found = made.opened()
+        assert made.manifest() in (old, new), count
+        found.verify()
         made.build(1)
-    assert (made.manifest() == old) == (moment < 2)
-    new = made.build(1)
-    assert made.manifest() == new != old and alone(made)
+        assert made.manifest() == new and alone(made), count
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_who_opens_while_it_is_built_again_and_again_gets_one_build_whole(made):
+    known = [made.build(0), made.build(1)]
+    if (pid := os.fork()) == 0:
+        tqdm.set_lock(threading.RLock())
+        try:
+            for number in range(10**9):
+                made.build(number % 2)
+        finally:
+            os._exit(0)
+    try:
+        end, seen = time.monotonic() + 6, []
+        while time.monotonic() < end:
+            seen.append(made.manifest())
+            assert seen[-1] in known
+        assert seen.count(known[0]) and seen.count(known[1])
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    for side in (0, 1):  # the killed build of states goes on when it is asked for again
+        made.build(side)
+    assert alone(made)
+
+
+def test_what_is_opened_and_then_built_again_says_so(tmp_path):
+    path = tmp_path / "store"
+    store = datastores.build_tokens(path, [[1, 2, 3]], 10, progress=False)
+    finish = partial(datastores.build_suffix_array, progress=False)
+    datastores.build_tokens(path, [[4, 5, 6]], 10, progress=False, finish=finish)
+    for work in (store.verify, partial(SuffixIndex.open, store), partial(datastores.build_suffix_array, store)):
+        with pytest.raises(StoreError, match="built again, since|built again since it was opened"):
+            work()
+    SuffixIndex.open(path).verify()
 
 
 @KINDS
@@ -218,7 +292,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_builder(tmp_path, 
     def refuses(handle, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(fcntl, "flock", refuses)
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuses)
     with pytest.raises(OSError, match="No locks available .*store.build-lock") as told:
         Store(tmp_path).build(0)
     assert not isinstance(told.value, StoreBusy) and told.value.errno == errno.ENOLCK
@@ -296,3 +370,73 @@ def test_a_store_with_a_dense_index_is_not_replaced(tmp_path):
     kept = DenseIndex.open(store.path)
     kept.verify()
     assert kept.manifest == index.manifest and [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def a_stranger(folder):
+    (folder / ".git").mkdir(parents=True, exist_ok=True)
+    (folder / ".git" / "HEAD").write_text("years of work")
+
+
+#: What lies where a build puts something, and was not written by the library.
+FOREIGN = {
+    "a manifest of an app": lambda path: (
+        path.mkdir(),
+        [
+            (path / name).write_text(json.dumps({"name": "app", "manifest_version": 3}))
+            for name in ("manifest.json", "dense.json", "states.json", "shards.json")
+        ],
+    ),
+    "a folder in the store": lambda path: a_stranger(path),
+    "an unfinished build": lambda path: a_stranger(files.beside(path, files.UNFINISHED)),
+    "something set aside": lambda path: a_stranger(files.beside(path, files.ASIDE)),
+    "a lock": lambda path: files.beside(path.parent if path.name == "dense" else path, files.LOCK).write_text("years"),
+    "a linked unfinished build": lambda path: files.beside(path, files.UNFINISHED).symlink_to(path.parent),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_the_library_did_not_write_stays_and_is_named(made, name, there):
+    if there and name == "a manifest of an app":
+        pytest.skip("the manifest is ours then")
+    old = made.build(0) if there else None
+    FOREIGN[name](made.path)
+    before = {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="move it away|exists and is no"):
+            made.build(1)
+    assert {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()} == before
+    if there:
+        made.opened().verify()
+        assert made.manifest() == old
+
+
+@KINDS
+def test_who_may_read_what_is_built_stays(made):
+    made.build(0)
+    name = next(path.name for path in made.path.iterdir() if path.suffix == ".npy")
+    (made.path / name).chmod(0o600)
+    made.path.chmod(0o700)
+    made.build(1)
+    assert made.path.stat().st_mode & 0o777 == 0o700 and (made.path / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_index_that_is_built_again_stays_good_at_every_step(tmp_path):
+    class Index(Store):
+        def build(self, side, wait=lambda: None):
+            return datastores.build_suffix_array(self.path, progress=False).manifest
+
+    Store(tmp_path).build(0)
+    made = Index(tmp_path)
+    known = made.build(0)
+    steps = stopped(made, 0, STEPS, -1, kill)
+    for how in (kill, full):
+        for count in range(0, steps, 5):
+            stopped(made, 0, STEPS, count, how)
+            index = made.opened()
+            assert index.manifest == known
+            index.verify()
+    made.build(0)
+    assert alone(made)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec_lib import datastores
+from specdec_lib import datastores, files
 from specdec_lib.__main__ import main
-from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, states, store_files
+from specdec_lib.datastores import DenseIndex, States, StoreError, SuffixIndex, states
 from specdec_lib.datastores.sharded import write_shards
 from specdec_lib.drafters import Rest
 from tests.datastores.dense_stores import build, random_states
@@ -133,7 +133,7 @@ def test_a_store_with_one_damage_is_refused_or_used(sound, tmp_path, name, seed)
         result = ended(copy / name.partition("/")[0])
         assert result in ("used", "refused"), f"{words}: {result}"
         outcomes[result] += 1
-    assert outcomes["refused"] or name == "store/dense/index.faiss", outcomes  # most of it are the keys' own bits
+    assert outcomes["refused"], outcomes
 
 
 def put(place, value):
@@ -154,7 +154,7 @@ def field(forged=False, **changes):
         about = json.loads(path.read_text()) | changes
         if forged:
             del about["sha256"]
-            about["sha256"] = store_files._own_sum(about)
+            about["sha256"] = files._own_sum(about)
         path.write_text(json.dumps(about))
 
     return change
@@ -186,7 +186,7 @@ DAMAGE = [
     *((name, GONE, "missing or damaged|has no|holds no|is no store") for name in MANIFESTS),
     *((name, TRUNCATED, "has .* bytes, not") for name in ARRAYS),
     *((name, GONE, "is missing: the datastore is damaged") for name in ARRAYS),
-    *((name, ZEROS, "cannot be read") for name in ARRAYS),
+    *((name, ZEROS, "cannot be read|was altered after it was built") for name in ARRAYS),
     ("store/tokens.npy", put(5, 41), "holds the token 41; expected 0 to 40"),
     ("store/tokens.npy", put(-1, 3), "does not begin and end with a separator"),
     ("store/tokens.npy", put(5, 40), None),  # a separator within a document: shorter continuations, nothing worse
@@ -201,11 +201,31 @@ DAMAGE = [
     ("store/keys.npy", FLIPPED, None),
     ("store/dense/positions.npy", put(2, 10**6), "holds the position 1000000; expected 1 to"),
     ("store/dense/positions.npy", put(2, -1), "holds the position -1; expected 1 to"),
-    ("store/dense/index.faiss", FLIPPED, None),
+    ("store/dense/index.faiss", FLIPPED, "index.faiss was altered after it was built"),
     ("store/manifest.json", field(tokens=6, forged=True), "not uint16 of"),
     ("store/suffix_array.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
     ("store/dense/dense.json", field(tokens_sha256="0", forged=True), "belongs to other tokens"),
-    ("store/dense/dense.json", field(width=3, forged=True), "of width 12, not .* of 3"),
+    ("store/dense/dense.json", field(width=3, forged=True), "of shape .12,., not float64 of .3,"),
+    *(
+        (name, field(files=wrong, forged=True), "does not say which size and sha256")
+        for name in MANIFESTS
+        for wrong in (None, [], {"../x": {"bytes": 1, "sha256": "0"}}, {"tokens.npy": 3})
+    ),
+    *(
+        (name, field(**{key: wrong}, forged=True), f"as its {key}, which cannot be")
+        for name, key, values in (
+            ("store/manifest.json", "vocabulary", ("10", None, 10.0, -1, 2**70, True)),
+            ("store/manifest.json", "documents", (None, -2, [])),
+            ("store/manifest.json", "sources", ("x", [3])),
+            ("store/manifest.json", "tokenizer", (3,)),
+            ("store/suffix_array.json", "entries", ("3", -1, 2.0)),
+            ("store/dense/dense.json", "rows", ("3", None, 2**70)),
+            ("store/dense/dense.json", "factory", (None,)),
+            ("states/states.json", "dtype", ("object", None, 3)),
+            ("set/shards.json", "shards", ({}, [], [3], [{"name": "../store", "tokens": 1, "documents": 1}])),
+        )
+        for wrong in values
+    ),
     ("states/states.npy", FLIPPED, None),
     ("set/shard-00000/manifest.json", GONE, "shard-00000 is no datastore"),
     ("set/shard-00001", shutil.rmtree, "no datastore at .*shard-00001"),
@@ -245,6 +265,9 @@ def test_an_index_that_names_rows_it_does_not_have_is_refused_when_it_is_searche
     place = data.rindex(row.to_bytes(8, "little"))  # the ids of the lists
     data[place : place + 8] = (10**6).to_bytes(8, "little")
     (copy / "dense/index.faiss").write_bytes(data)
+    field(forged=True, files=index.manifest["files"] | {"index.faiss": files.describe(copy / "dense/index.faiss")})(
+        copy / "dense/dense.json"
+    )
     with pytest.raises(StoreError, match="index.faiss holds the row 1000000; expected 0 to"):
         for seed in range(50):
             DenseIndex.open(copy).search(random_states(8, seed), 200)

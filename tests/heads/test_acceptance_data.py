@@ -10,8 +10,8 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.datastores import StoreBusy
-from specdec_lib.datastores.store_files import build_lock
 from specdec_lib.decoding.sampling import distribution
+from specdec_lib.files import locked
 from specdec_lib.heads import acceptance_data, answers
 from specdec_lib.heads.acceptance_data import Response, examples, generate_data, label
 from tests.decoding.test_acceptance import RIGHT, WRONG, surprise
@@ -159,6 +159,6 @@ def test_two_processes_do_not_fill_one_folder(pair, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     make = partial(generate_data, *pair, PROMPTS[:1], max_new_tokens=2, progress=False)
     for folder in (tmp_path / "here", "."):
-        with build_lock(tmp_path / "here"), pytest.raises(StoreBusy, match="is being built by another process"):
+        with locked(tmp_path / "here"), pytest.raises(StoreBusy, match="is being built by another process"):
             make(folder)
     assert len(make(".")) == 1 and [path.name for path in tmp_path.iterdir()] == ["here"]

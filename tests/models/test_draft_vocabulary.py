@@ -24,6 +24,11 @@ def test_every_token_has_one_id_and_those_left_out_the_unknown_one():
     assert known.spread(rows, 9).tolist() == [[0, 0, *rows[0, :2].tolist(), 0, 0, 0, rows[0, 2].item(), 0]]
 
 
+def test_a_large_id_takes_no_more_memory_than_a_small_one():
+    known = DraftVocabulary([0, 5, 2**62])
+    assert known.to_draft([5, 2**62, 2**40, 0]) == [1, 2, 3, 0]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, llama):
     root = tmp_path_factory.mktemp("pair")
