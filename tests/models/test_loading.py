@@ -190,7 +190,7 @@ def test_threads_that_wait_for_each_other_are_warned_of_once(monkeypatch, recwar
 
 
 CONTENT = b"some weights"
-MEMBER = Member("some-model", "1.0", "some_model/w.gguf", hashlib.sha256(CONTENT).hexdigest())
+MEMBER = Member("some-model", "1.0", "some_model/w.gguf", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
 
 
 @pytest.fixture
