@@ -192,6 +192,15 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
     assert loaded is not small
 
 
+def test_a_target_without_a_chat_template_is_refused_before_its_weights_are_read(tmp_path, model, monkeypatch):
+    model.save_pretrained(tmp_path)
+    families.tokenizer().save_pretrained(tmp_path)
+    assert recorded_runs.load_pair(tmp_path, tmp_path, "cpu", chat=False)
+    monkeypatch.setattr(recorded_runs, "load_model", lambda *options: pytest.fail("weights were read"))
+    with pytest.raises(ValueError, match="the prompts are chats and the tokenizer of .* has no chat template"):
+        recorded_runs.load_pair(tmp_path, tmp_path, "cpu")
+
+
 def test_forward_times_are_medians_of_the_repeats(recorded):
     def repeat(draft, verify):
         run = replay(recorded[0].trace, PromptLookup(num_tokens=3))

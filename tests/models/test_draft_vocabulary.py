@@ -39,7 +39,7 @@ def folders(tmp_path_factory, llama):
 
 
 def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
-    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
+    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu", chat=False)
     known = draft_vocabulary(draft)
     assert known.ids.tolist() == IDS and draft_vocabulary(build("llama")).ids.tolist() == list(range(VOCABULARY))
     start = prompt(3, 20)
@@ -58,7 +58,7 @@ def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, 0.9, 30, seed=2)])
 def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
-    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
+    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu", chat=False)
     start = prompt(3, 20)
     tokens = generate(target, start, None, sampling, 30).tokens
     found = label(target, draft, start, tokens, sampling)
