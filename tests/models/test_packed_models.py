@@ -199,11 +199,15 @@ def unknown_type(path, folder):
 
 
 def lacking(path, folder):
-    return write(build("llama", **SIZES), folder / "lacking.gguf", blk_1_ffn_up_weight=(None, None))
+    return write(build("llama", **SIZES | FAMILIES["llama"]), folder / "lacking.gguf", blk_1_ffn_up_weight=(None, None))
 
 
 def other_shape(path, folder):
-    return write(build("llama", **SIZES), folder / "shape.gguf", blk_1_ffn_up_weight=(np.zeros((64, 64)), Q4_1))
+    return write(
+        build("llama", **SIZES | FAMILIES["llama"]),
+        folder / "shape.gguf",
+        blk_1_ffn_up_weight=(np.zeros((64, 64)), Q4_1),
+    )
 
 
 @pytest.mark.parametrize("make, options, error, says", [
