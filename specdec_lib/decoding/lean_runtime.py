@@ -45,7 +45,10 @@ def refusals(model: PreTrainedModel) -> Iterator[tuple[bool, str]]:
     yield getattr(config, "hidden_act", None) != "silu", f"has the activation {config.hidden_act!r}, not 'silu'"
     yield windows(model) != {FULL: None}, "has a sliding window"
     rope = {entry.get("rope_type") for entry in rope_settings(model)} & _CHANGING
-    yield bool(rope), f"has rotary positions of type {sorted(rope)}, which change with the length of the text"
+    yield (
+        bool(rope),
+        f"has rotary positions of type {', '.join(sorted(rope))}, which change with the length of the text",
+    )
     layers = list(base_model(model).layers)
     odd = {type(part).__name__ for layer in layers for part in matrices_of(layer) if not _plain(part)}
     yield bool(odd), f"has layers of type {', '.join(sorted(odd))}"
