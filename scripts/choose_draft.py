@@ -13,13 +13,14 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from specdec_lib import load_model, paths
+from specdec_lib import files, load_model, paths
 from specdec_lib.chapters.ch06_gpu_benchmarks import AFTER_PREFILL, timed
 from specdec_lib.commands import options
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.results import ratio
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN
+from specdec_lib.models.smollm2 import NAMES
 
 
 def main(
@@ -45,9 +46,10 @@ def main(
             f"{drafts} holds no draft with its training.json; make them: python scripts/train_draft.py"
         )
     best = max(speeds, key=speeds.get)
-    for old in paths.SMOLLM2.glob("draft*"):
-        shutil.rmtree(old)
-    shutil.copytree(best, paths.SMOLLM2 / "draft")
+    with files.scratch(paths.SMOLLM2) as scratch:
+        files.swap_in(Path(shutil.copytree(best, scratch / "draft")), paths.SMOLLM2 / "draft", NAMES, marked=False)
+    for old in paths.SMOLLM2.glob("draft-*"):
+        files.remove(old, ("training.json",), marked=False)
     for other in speeds.keys() - {best}:
         kept = paths.SMOLLM2 / f"draft-{other.name}"
         kept.mkdir()

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, and files that are replaced as a whole."""
+"""A process that ends with the one that started it."""
 
 import os
 import signal
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.files import replacing
 
 CHILD = "import os, time\nfrom specdec_lib import processes\n{change}processes.end_with_parent(os.getppid())\ntime.sleep(60)"
 PARENT = """
@@ -70,45 +69,3 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, error):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with pytest.raises(error), replacing(path) as aside:
-        aside.write_text("ha")
-        raise error
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_the_file_is_there_once_the_block_has_ended_and_two_writers_do_not_meet(tmp_path):
-    path = tmp_path / "a.txt"
-    with replacing(path) as first, replacing(path) as second:
-        assert first != second
-        first.write_text("first")
-        second.write_text("second")
-        assert not path.exists() and first.parent == tmp_path
-    assert path.read_text() == "first" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_who_may_read_the_file_is_what_the_process_says_and_a_missing_folder_is_named(tmp_path):
-    before = os.umask(0o077)
-    with replacing(tmp_path / "a.txt") as aside:
-        os.umask(before)
-        aside.chmod(0o640)  # as a library may that writes there
-    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(FileNotFoundError, match="no folder .*/none; make it before a.txt"):
-        replacing(tmp_path / "none" / "a.txt").__enter__()
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_what_a_symbolic_link_leads_to_is_replaced_and_the_link_stays(tmp_path, there):
-    large, path = tmp_path / "large-disk" / "a.txt", tmp_path / "a.txt"
-    large.parent.mkdir()
-    if there:
-        large.write_text("old")
-    path.symlink_to(large)
-    with replacing(path) as aside:
-        aside.write_text("new")
-    assert path.is_symlink() and large.read_text() == "new" and [p.name for p in large.parent.iterdir()] == ["a.txt"]

@@ -37,10 +37,10 @@ def calibrate(
 
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
-    if sizes := options.hidden_size_and_context(target):
-        options.fits("--context, a pass after it included,", slots_of(context, WIDTHS), sizes[1])
+    longest = options.hidden_size_and_context(target)[1]
+    options.fits("--context, a pass after it included,", slots_of(context, WIDTHS), longest)
     if draft:
-        model, small, tokenizer = load_pair(target, draft, device, dtype)
+        model, small, tokenizer = load_pair(target, draft, device, dtype, chat=False)
     else:
         (model, tokenizer), small = load_model(target, device, dtype), None
     pair = ModelPair.untuned(model, small, tokenizer)

@@ -267,7 +267,7 @@ def dense(
         for name in (hidden_states.KEPT, hidden_states.UNKEPT):
             hidden_states.check_target(beside(part.path, name))
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
-    width, context = options.hidden_size_and_context(model) or (dims, window)
+    width, context = options.hidden_size_and_context(model)
     empty = faiss_index.empty_index(width, dims, **index)
     options.fits("--window", window, context)
     overlap = window // 4 if overlap is None else overlap

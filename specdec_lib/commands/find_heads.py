@@ -37,7 +37,7 @@ def find_heads(
 ) -> None:
     """Identify the induction heads of a model, for PLD+ (a); a file that is there is read and printed."""
     from specdec_lib.experiments.prompts import COPYING
-    from specdec_lib.experiments.recorded_runs import render
+    from specdec_lib.experiments.recorded_runs import check_template, render
     from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.heads.induction import InductionHeads, identify
     from specdec_lib.models.loading import load_model
@@ -45,6 +45,8 @@ def find_heads(
     reads = out.exists() and not force
     # Prompts first: a model can take minutes to load, a misspelt task is found at once.
     chosen = [] if reads else choosing_prompts(task or COPYING, prompts)
+    if any(prompt.chat for prompt in chosen):
+        check_template(target)
     model, tokenizer = load_model(target, device, dtype)
     if reads:
         heads = InductionHeads.load(out, model)

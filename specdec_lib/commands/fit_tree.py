@@ -36,7 +36,7 @@ def fit_tree(
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.drafters.head_drafter import HeadDrafter
     from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import load_pair
+    from specdec_lib.experiments.recorded_runs import check_template, load_pair
     from specdec_lib.experiments.recordings import record_once
     from specdec_lib.experiments.tasks import choosing_prompts
     from specdec_lib.experiments.workbench import ModelPair
@@ -55,10 +55,13 @@ def fit_tree(
         if heads is not None and issubclass(drafter, HeadDrafter):
             DraftHead.load(heads / f"{drafter.kind.kind}.safetensors")
     index = None if store is None else SuffixIndex.open(store)
+    chat = any(prompt.chat for prompt in chosen)
     if draft is None:
+        if chat:
+            check_template(target)
         (model, tokenizer), small = load_model(target, device, dtype), None
     else:
-        model, small, tokenizer = load_pair(target, draft, device, dtype)
+        model, small, tokenizer = load_pair(target, draft, device, dtype, chat=chat)
     pair = ModelPair(model, small, tokenizer, store_tokens=store_tokens, heads_folder=heads)
     if index is not None:
         index.store.check_tokenizer(tokenizer)

@@ -52,11 +52,11 @@ def train_acceptance_head(
     options.one_of("--labels", [labels], LABELS)
     share = None if mixing == "none" else _number("--mixing", mixing)
     check_mixing(share)
-    _check_tasks(task)
+    chat = _check_tasks(task)
     places = [out, *(out.with_stem(f"{out.stem}-{place}") for place in range(1, seeds))]
     for place in places:
         options.output_file(place)
-    models = load_pair(target, draft, device, dtype)
+    models = load_pair(target, draft, device, dtype, chat=chat)
     asked = Asked(task or TASKS, prompts, max_new_tokens)
     trained, tokens, count = train_acceptance_heads(
         models, data, settings, asked, labels, share, sees_confidence, seeds
@@ -72,11 +72,13 @@ def train_acceptance_head(
         )
 
 
-def _check_tasks(names: list[str] | None) -> None:
+def _check_tasks(names: list[str] | None) -> bool:
+    """Refuse unknown tasks, and those whose files are not there; gives whether a prompt is a chat."""
+    from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.tasks import choosing_prompts, task_names
 
     options.one_of("--task", [name.split("/")[0] for name in names or ()], task_names())
-    choosing_prompts(names or (), 1)  # a set whose file is not there
+    return any(prompt.chat for prompt in choosing_prompts(names or TASKS, 1))
 
 
 def _number(option: str, text: str) -> float:
@@ -116,7 +118,7 @@ def train_heads(
 
     from specdec_lib.experiments.head_training import Asked, train_kinds
     from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import ONE_THREAD
+    from specdec_lib.experiments.recorded_runs import ONE_THREAD, check_template
     from specdec_lib.heads.draft_training import HeadTraining
     from specdec_lib.heads.drafting import KINDS
     from specdec_lib.models.loading import load_model
@@ -127,9 +129,11 @@ def train_heads(
     settings = HeadTraining(epochs, batch, rate, seed)
     shared = {"own_vocabulary": own_vocabulary, "layers": layers}
     own: dict[str, dict[str, Any]] = {"medusa": shared, "hydra": shared | {"prefix": prefix}, "eagle": {"mlp": mlp}}
-    _check_tasks(task)
+    chat = _check_tasks(task)
     for name in kinds:
         options.output_file(out / f"{name}.safetensors")
+    if chat:
+        check_template(target)
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)

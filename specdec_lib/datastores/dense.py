@@ -23,7 +23,7 @@ import torch
 from tqdm.auto import tqdm
 
 from specdec_lib import files
-from specdec_lib.datastores import arrays, faiss_index
+from specdec_lib.datastores import arrays, faiss_index, tokens
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.tokens import TokenStore
@@ -204,7 +204,8 @@ class DenseIndex:
             path, store = path.path, path
         path, place = _named(path), files.located(path)
         folder = files.present(place)
-        if not (folder / MANIFEST).is_file() and files.present(folder / FOLDER).is_dir():
+        inside = (folder / tokens.MANIFEST).is_file() or files.present(folder / FOLDER).is_dir()
+        if not (folder / MANIFEST).is_file() and inside:
             path, place = folder / FOLDER, files.located(folder / FOLDER)
         if not isinstance(store, TokenStore):
             store = path.parent if store is None else store  # the index itself may be a link

@@ -293,6 +293,14 @@ def _plain(value: object) -> object:
     return tuple(each for each in value if isinstance(each, str | bool))
 
 
+def check_adapters(model: PreTrainedModel) -> None:
+    """Refuse a model with an adapter of PEFT that does more than change weights."""
+    for reason in _adapters_that_are_more(model):
+        raise UnsupportedModel(
+            f"{type(model).__name__} {reason}; use an adapter that changes weights alone, such as LoRA"
+        )
+
+
 def check_kind(model: PreTrainedModel, longest: int) -> None:
     """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
     for reason in _adapters_that_are_more(model):

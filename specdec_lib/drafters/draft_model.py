@@ -95,6 +95,7 @@ class AdaptiveDraftModel(Drafter):
 
     def start(self, context: Context) -> None:
         self._known = self._paired(context)
+        check_model(self.model)  # again, if it was changed
         self.finish()
         self._target = Target(self.model, 0, self._own, len(context.tokens) + 256, self.runtime)
         self._cached, self._round = [], None

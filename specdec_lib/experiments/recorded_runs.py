@@ -30,7 +30,7 @@ from specdec_lib.experiments.all_cores import on_all_cores
 from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.statistics import Counts, Interval
-from specdec_lib.models.loading import load_model, placed
+from specdec_lib.models.loading import load_model, load_tokenizer, placed
 
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
@@ -42,9 +42,12 @@ ONE_THREAD = 50_000_000
 
 
 def load_pair(
-    target: str | Path, draft: str | Path, device: str = "auto", dtype: str = "auto"
+    target: str | Path, draft: str | Path, device: str = "auto", dtype: str = "auto", *, chat: bool = True
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
+
+    Before any weights are read, two that do not share a tokenizer are refused, and, if ``chat`` is set as the book's prompts
+    need it, a target without a chat template.
 
     On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps
     are too short to share, and two threads wait for each other tens of times as long as they compute when another
@@ -53,19 +56,32 @@ def load_pair(
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        placed(draft)  # one that is not there is told before the target is loaded
+        placed(draft)  # one that is not there is told before the target is looked at
+        known, other = load_tokenizer(target), load_tokenizer(draft)
+        if known.get_vocab() != other.get_vocab():
+            raise ValueError(
+                f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
+            )
+        if chat:
+            check_template(target, known)
         model, tokenizer = load_model(target, device, dtype)
-        small, other = load_model(draft, device, dtype)
+        small, _ = load_model(draft, device, dtype)
     finally:
         if shown:
             logging.enable_progress_bar()
-    if tokenizer.get_vocab() != other.get_vocab():
-        raise ValueError(
-            f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
-        )
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
     return model, small, tokenizer
+
+
+def check_template(target: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    """Refuse a target without a chat template, before its weights are read."""
+    tokenizer = tokenizer or load_tokenizer(target)
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            f"the prompts are chats and the tokenizer of {str(target)!r} has no chat template; choose a chat model, or give its "
+            "folder a chat_template.jinja"
+        )
 
 
 def render(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answers: Sequence[str] = ()) -> list[int]:

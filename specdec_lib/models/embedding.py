@@ -14,7 +14,14 @@ from transformers import PreTrainedModel
 from specdec_lib.datastores.states import States, write_states
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.decoding.checks import whole
-from specdec_lib.decoding.served_models import base_model, context_limit, decoder_config, input_device, vocabulary_size
+from specdec_lib.decoding.served_models import (
+    base_model,
+    check_adapters,
+    context_limit,
+    decoder_config,
+    input_device,
+    vocabulary_size,
+)
 from specdec_lib.models.fingerprint import fingerprint
 
 
@@ -51,8 +58,9 @@ def embed_store(
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)
-    if model.training:
+    if any(part.training for part in model.modules()):
         raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
+    check_adapters(model)
     check_vocabulary(store, vocabulary_size(model))
     window, limit = whole("window", window, 1), context_limit(model)
     if limit is not None and window > limit:

@@ -6,6 +6,7 @@ folder of a model like any other, with the checksums of its files.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
 import re
@@ -286,10 +287,39 @@ def _tokenizer(file: _File, alone: str) -> PreTrainedTokenizerBase:
     return _tried(file.path, AutoTokenizer.from_pretrained, folder, gguf_file=alone, trust_remote_code=False)
 
 
+def _empty(config: PreTrainedConfig) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def _check_tensors(file: _File, config: PreTrainedConfig) -> None:
+    """Refuse, before it is read, a file whose weights are not as many as those of its model."""
+    model = _tried(file.path, _empty, config)
+    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in _ROTARY}
+    if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
+        held.pop("output.weight", None)
+    taken, count = sum(parameter.numel() for parameter in model.parameters()), sum(held.values())
+    if count == taken:
+        return
+    blocks = {int(name.split(".")[1]) for name in held if name.startswith("blk.")}
+    endings = {name.split(".", 2)[2] for name in held if name.startswith("blk.")}
+    asked = ("token_embd.weight", *(f"blk.{block}.{ending}" for block in sorted(blocks) for ending in sorted(endings)))
+    missing = [name for name in asked if name not in held]
+    raise UnsupportedModel(
+        f"{file.path.name} holds {count:,} weights and {type(model).__name__} of this configuration has {taken:,}"
+        + (
+            f": {missing[0]} is missing; get the file again"
+            if missing and count < taken
+            else "; it cannot be read whole"
+        )
+    )
+
+
 def _model(
     file: _File, alone: str, config: PreTrainedConfig, dtype: torch.dtype | str, **options: Any
 ) -> PreTrainedModel:
     """The model with all weights of the file, as one that was never quantised."""
+    _check_tensors(file, config)
     model, found = _tried(
         file.path,
         AutoModelForCausalLM.from_pretrained,
@@ -304,15 +334,6 @@ def _model(
         raise UnsupportedModel(
             f"{file.path.name} has no weights for {len(missing)} parts of its {type(model).__name__}, {missing[0]} among them, "
             "which would be random; get the file again"
-        )
-    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in _ROTARY}
-    if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-        held.pop("output.weight", None)
-    taken = sum(parameter.numel() for parameter in model.parameters())
-    if sum(held.values()) != taken:
-        raise UnsupportedModel(
-            f"{file.path.name} holds {sum(held.values()):,} weights, and transformers' {type(model).__name__} takes {taken:,}; "
-            "it would compute something else than the file says"
         )
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config
@@ -350,9 +371,7 @@ def converted(path: Path, config: PreTrainedConfig) -> Path | None:
 
     ``config`` is the file's, as :func:`described` gives it.
     """
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    if 4 * model.num_parameters() > KEPT:
+    if 4 * _empty(config).num_parameters() > KEPT:
         return None
 
     def convert(folder: Path, file: _File) -> None:
@@ -366,8 +385,9 @@ def _kept(path: Path, kind: str, write: Callable[[Path, _File], None]) -> Path:
     """A folder of the cache that ``write`` makes of a file where it is not there; ValueError if it was altered."""
     if not path.is_file():
         raise FileNotFoundError(f"no model at {path}: expected a GGUF file")
-    sums = "".join(_sum(each.resolve(), _stamp(each)) for each in parts(path))
-    target = paths.cache() / "models" / f"gguf-{sums[:16]}-{kind}-{VERSION}-{transformers.__version__}"
+    sums = " ".join(_sum(each.resolve(), _stamp(each)) for each in parts(path))
+    known = hashlib.sha256(sums.encode()).hexdigest()[:16]
+    target = paths.cache() / "models" / f"gguf-{known}-{kind}-{VERSION}-{transformers.__version__}"
     target.parent.mkdir(parents=True, exist_ok=True)
     while not (files.present(target) / MANIFEST).is_file():
         try:

@@ -8,7 +8,7 @@ import pytest
 from specdec_lib.__main__ import main
 from specdec_lib.commands import datastore
 from specdec_lib.commands.datastore import load_tokenizer
-from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore
+from specdec_lib.datastores import DenseIndex, SuffixIndex, TokenStore, build_tokens
 from specdec_lib.datastores.states import States
 from specdec_lib.models import embedding, loading
 
@@ -119,6 +119,44 @@ def test_short_windows_cover_a_longer_document_and_overlap_by_a_quarter_or_as_as
         assert run("dense", path, *window, "--dims", "8", "--device", "cpu", "--keep-states") == 0
         states = States.open(inputs / "store.states")
         assert states.manifest["overlap"] == overlap and len(states) == TokenStore.open(path).count - 1 > 200
+        states.path.rename(inputs / f"kept-{overlap}")
+
+
+def test_states_that_were_kept_stay_and_are_used_where_they_are_those_that_are_asked_for(inputs, monkeypatch, capsys):
+    path, kept = inputs / "store", inputs / "store.states"
+    assert run("build", path, inputs / "a.txt") == 0 and run("dense", path, *SMALL, "--keep-states") == 0
+    known = {each: each.read_bytes() for each in kept.iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr(embedding, "last_states", lambda *_, **__: pytest.fail("embedded again"))
+        assert run("dense", path, *SMALL) == run("dense", path, *SMALL, "--keep-states") == 0
+    other = [*SMALL, "--dtype", "bfloat16"]
+    assert run("dense", path, *other) == 0
+    assert DenseIndex.open(path).manifest["states"]["compute"] == "model (torch.bfloat16)"
+    capsys.readouterr()
+    assert run("dense", path, *other, "--keep-states") == 2
+    assert "store.states holds other states" in capsys.readouterr().err
+    assert {each: each.read_bytes() for each in kept.iterdir()} == known
+    assert sorted(each.name for each in inputs.glob("store*")) == ["store", "store.states"]
+
+
+def test_names_in_a_store_do_not_steer_the_terminal(inputs, capsys):
+    path, name = inputs / "store", "a\x1b]0;owned\x07\x1b[2J\u202e.txt"
+    build_tokens(path, [[1, 2, 3]], 10, progress=False, sources=[{"name": name}], fingerprint="\x1b[2Jx")
+    assert run("info", path) == 0
+    assert run("info", inputs / "none\x1b[2J") == 2
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said and "\u202e" not in said and r"a\x1b]0;owned\x07\x1b[2J\u202e.txt" in said
+
+
+@pytest.mark.parametrize("shards", [[], ["--shards", "2"]])
+def test_a_folder_of_an_app_is_not_taken_for_a_store(inputs, capsys, shards):
+    app = inputs / "app"
+    (app / ".git").mkdir(parents=True)
+    for name in ("manifest.json", "shards.json"):
+        (app / name).write_text('{"name": "my extension", "manifest_version": 3}')
+    before = sorted(inputs.rglob("*"))
+    assert run("build", app, inputs / "a.txt", *shards) == 2
+    assert "exists and is no" in capsys.readouterr().err and sorted(inputs.rglob("*")) == before
 
 
 def test_an_index_that_could_not_be_written_is_made_from_the_states_that_are_there(inputs, monkeypatch):

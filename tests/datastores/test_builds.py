@@ -236,11 +236,12 @@ def test_who_opens_while_it_is_built_again_and_again_gets_one_build_whole(made):
         while time.monotonic() < end:
             seen.append(made.manifest())
             assert seen[-1] in known
-        assert seen.count(known[0]) > 3 < seen.count(known[1])
+        assert seen.count(known[0]) and seen.count(known[1])
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    made.build(0)
+    for side in (0, 1):  # the killed build of states goes on when it is asked for again
+        made.build(side)
     assert alone(made)
 
 

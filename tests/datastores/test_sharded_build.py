@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specdec_lib import datastores
 from specdec_lib.__main__ import main
 from specdec_lib.commands.datastore import Texts
-from specdec_lib.datastores import StoreError, ray_data
-from specdec_lib.datastores.sharded_build import ShardJob, build_here, build_sharded
+from specdec_lib.datastores import StoreError, ray_data, states
+from specdec_lib.datastores.sharded import ShardedStore
+from specdec_lib.datastores.sharded_build import ShardJob, build_here, build_sharded, build_sharded_dense
 from specdec_lib.drafters import Rest
 
 TEXTS = [f"def f{i}(x):\n    return x + {i}\n" for i in range(9)]
@@ -121,6 +123,69 @@ def test_an_interrupted_build_of_something_else_begins_again_and_another_store_i
     with pytest.raises(StoreError, match="holds another store of shards"):
         build_sharded(tmp_path / "a", parts(2), tokenizer, progress=False)
     assert contents(tmp_path / "a") == before
+
+
+def test_other_texts_are_another_store_also_after_an_interruption(tmp_path, tokenizer):
+    build = lambda texts, **options: build_sharded(tmp_path / "a", texts, tokenizer, progress=False, **options)  # noqa: E731
+    other = [[text.replace("x", "y") for text in part] for part in parts(2)]
+
+    def stops(missing):
+        yield next(build_here(missing))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(parts(2), build=stops)
+    build(other)
+    texts = [tokenizer.decode(shard.document(0)) for shard in ShardedStore.open(tmp_path / "a").shards()]
+    assert texts == [part[0] for part in other]
+    before = contents(tmp_path / "a")
+    build([tuple(part) for part in other], build=lambda missing: pytest.fail("built again"))
+    for wrong in (
+        parts(2),
+        [iter(part) for part in other],
+        [other[0], other[1][:-1]],
+        [other[0], [*other[1], "more text"]],
+    ):
+        with pytest.raises(StoreError, match="holds another store of shards"):
+            build(wrong)
+    assert contents(tmp_path / "a") == before
+
+
+def test_the_same_files_with_another_field_are_other_texts(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "other": f"# {text}"}) + "\n" for text in TEXTS))
+    words = ["datastore", "build", str(tmp_path / "s"), str(path), "--tokenizer", "pocket", "--shards", "2"]
+    assert main(words) == main(words) == 0 and main([*words, "--field", "other"]) == 2
+    assert "holds another store of shards" in capsys.readouterr().err
+
+
+def test_new_indexes_of_all_shards_count_at_once(tmp_path, tokenizer):
+    path, seen = tmp_path / "a", []
+    build_sharded(path, parts(3), tokenizer, progress=False)
+
+    def embed(store, place, replace):
+        def compute(batch):
+            return [np.cumsum(tokens)[:, None] % np.arange(3, 9) + 0.5 for tokens in batch]
+
+        return states.write_states(place, store, compute, 6, progress=False, replace=replace)
+
+    def each(work, jobs):
+        for job in jobs:
+            yield work(job)
+            if seen:
+                seen.append(datastores.open_dense_index(path).shards[0].dims)
+
+    for dims in (2, 3, 4):
+        build_sharded_dense(path, embed, dims=dims, each=each, progress=False)
+        assert set(seen[1:]) <= {dims - 1}  # all of the old ones, until the new ones are finished
+        seen = [None]
+        index = datastores.open_dense_index(path)
+        assert [shard.dims for shard in index.shards] == [dims] * 3
+        assert len([folder for folder in path.glob("*/dense*") if folder.is_dir()]) == 3 and not list(
+            path.glob("*states")
+        )
+        for shard in index.shards:
+            shard.verify()
 
 
 def test_the_command_builds_describes_and_verifies_shards(tmp_path, capsys):

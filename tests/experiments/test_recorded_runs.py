@@ -1,6 +1,8 @@
 """Between prompts and tables: runs recorded once, decoded never again, replayed, timed and summed; never those of another model."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from operator import attrgetter
 
@@ -190,6 +192,15 @@ def test_a_pair_with_two_tokenizers_is_refused(tmp_path, model, tokenizer):
     assert loaded is not small
 
 
+def test_a_target_without_a_chat_template_is_refused_before_its_weights_are_read(tmp_path, model, monkeypatch):
+    model.save_pretrained(tmp_path)
+    families.tokenizer().save_pretrained(tmp_path)
+    assert recorded_runs.load_pair(tmp_path, tmp_path, "cpu", chat=False)
+    monkeypatch.setattr(recorded_runs, "load_model", lambda *options: pytest.fail("weights were read"))
+    with pytest.raises(ValueError, match="the prompts are chats and the tokenizer of .* has no chat template"):
+        recorded_runs.load_pair(tmp_path, tmp_path, "cpu")
+
+
 def test_forward_times_are_medians_of_the_repeats(recorded):
     def repeat(draft, verify):
         run = replay(recorded[0].trace, PromptLookup(num_tokens=3))
@@ -340,6 +351,50 @@ def test_a_fresh_run_reads_nothing_and_what_it_decodes_takes_the_place_of_the_re
         assert len(decoded) == before
     same_tokens(record_once(model, tokenizer, PROMPTS[:1], GREEDY, 12), expected)
     assert len(decoded) == before and not folder.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("count", range(8))
+def test_a_kill_between_two_files_of_recordings_loses_nothing(tmp_path, count):
+    source, target = tmp_path / "source", tmp_path / "out" / "m.npz"
+    source.mkdir()
+    one, two = ({"weights": name, "dtype": "float32", "device": "cpu"} for name in ("a", "b"))
+
+    def keep(number: int, weights: dict) -> None:
+        about = {"tokens": [1, number], "finish_reason": "eos"} | weights
+        (source / f"{number:032x}.json").write_text(json.dumps(about))
+
+    def killed_at_rename(weights: dict) -> None:
+        if (pid := os.fork()) == 0:
+            left, rename = count % 4, os.replace
+
+            def counted(*args, **options):
+                nonlocal left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                rename(*args, **options)
+
+            os.replace = counted
+            recordings.commit(source, target, [weights], {})
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    keep(1, one)
+    if count < 4:
+        killed_at_rename(one)
+        assert recordings.commit(source, target, [one], {}) == 1
+    else:
+        recordings.commit(source, target, [one], {})
+    (source / f"{1:032x}.json").unlink()
+    keep(2, one)
+    killed_at_rename(one)
+    assert recordings.commit(source, target, [one], {}) == 2
+    keep(3, two)
+    killed_at_rename(two)
+    assert recordings.commit(source, target, [two], {}) == 1
+    assert json.loads(target.with_suffix(".json").read_text())["models"] == [two]
+    assert sorted(path.name for path in target.parent.iterdir()) == ["m.json", "m.npz"]
 
 
 def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_are_added(

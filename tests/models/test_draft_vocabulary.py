@@ -24,6 +24,11 @@ def test_every_token_has_one_id_and_those_left_out_the_unknown_one():
     assert known.spread(rows, 9).tolist() == [[0, 0, *rows[0, :2].tolist(), 0, 0, 0, rows[0, 2].item(), 0]]
 
 
+def test_a_large_id_takes_no_more_memory_than_a_small_one():
+    known = DraftVocabulary([0, 5, 2**62])
+    assert known.to_draft([5, 2**62, 2**40, 0]) == [1, 2, 3, 0]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, llama):
     root = tmp_path_factory.mktemp("pair")
@@ -34,7 +39,7 @@ def folders(tmp_path_factory, llama):
 
 
 def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
-    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
+    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu", chat=False)
     known = draft_vocabulary(draft)
     assert known.ids.tolist() == IDS and draft_vocabulary(build("llama")).ids.tolist() == list(range(VOCABULARY))
     start = prompt(3, 20)
@@ -53,7 +58,7 @@ def test_a_folder_with_a_vocabulary_is_a_draft_of_the_pair(folders, llama):
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9, 0.9, 30, seed=2)])
 def test_acceptance_is_labelled_over_the_targets_tokens(folders, sampling):
-    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu")
+    target, draft, _ = load_pair(folders / "target", folders / "draft", "cpu", chat=False)
     start = prompt(3, 20)
     tokens = generate(target, start, None, sampling, 30).tokens
     found = label(target, draft, start, tokens, sampling)

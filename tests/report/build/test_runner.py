@@ -221,13 +221,13 @@ def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_g
 
     monkeypatch.setattr(shutil, "move", cut)
     with pytest.raises(KeyboardInterrupt):
-        files.replace_folder(new, target)
+        files.replace_folder(new, target, ("*.csv",))
     assert (target / "tab-a.csv").read_text() == "old"
     monkeypatch.undo()
-    files.replace_folder(new, target)
+    files.replace_folder(new, target, ("*.csv",))
     assert (target / "tab-a.csv").read_text() == "new"
     assert [p.name for p in target.parent.iterdir()] == ["01"]
-    files.replace_folder(tmp_path / "none", target)
+    files.replace_folder(tmp_path / "none", target, ("*.csv",))
     assert not target.exists()
 
 

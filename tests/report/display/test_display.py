@@ -12,7 +12,7 @@ import pytest
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.report import numbers
-from specdec_lib.report.display import run_context, session
+from specdec_lib.report.display import provenance, run_context, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.numbers import Number, NumberError
 
@@ -138,3 +138,16 @@ NEAR = {"04": {"h10_over_pld10": Number(1.0)}}
 def test_what_no_page_could_show_save_or_find_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("value", ["x` <b>now</b> `y", "`<b>", "``` <b>x</b> ``", "a | <b>`\n<b>", "`", " ", "plain"])
+def test_a_value_of_the_provenance_stays_code_whatever_it_holds(value):
+    render = pytest.importorskip("myst_parser.parsers.mdit").create_md_parser
+    from markdown_it.renderer import RendererHTML
+    from myst_parser.config.main import MdParserConfig
+
+    facts = {"parameters": {"task": value, "<b>n`": "m"}}
+    text = provenance.Provenance(facts)._repr_mimebundle_()["text/markdown"]
+    table = text.split("\n\n", 1)[1].rsplit(":::", 1)[0]
+    page = render(MdParserConfig(), RendererHTML).render(table)
+    assert "<b>" not in page and page.count("<code>") == 2
