@@ -44,8 +44,7 @@ WAYS = tuple(word for word in seconds.OURS if word != "plain")
 PROMPTS, FORCED = 50, 32
 #: Seconds from the start of a process to its first token, and its peak of memory above the imports in bytes.
 FRESH = """
-import resource, sys, time
-began = time.time() - time.process_time()
+import resource, sys
 from specdec_lib import generate, load_model
 import specdec_lib.models.packed_models, transformers.models.llama.modeling_llama
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -3,12 +3,14 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import typer
+from gguf import quants
 
+from benchmarks import big_file, seconds
 from benchmarks import library as benchmarks
-from benchmarks import seconds
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
@@ -122,3 +124,9 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
     figure = pictures.tokens_per_second(numbers.read(numbers.save("seconds", {}, found)))
     told = [text.get_text() for text in figure.legends[0].texts]
     assert told == ["transformers", "transformers, prompt lookup", "plain", "PLD"]
+
+
+@pytest.mark.parametrize("kind", [big_file.Q4_K, big_file.Q6_K], ids=lambda kind: kind.name)
+def test_weights_of_the_big_file_are_spread_around_0(kind):
+    weights = quants.dequantize(big_file.blocks(kind, 16, 1024, np.random.default_rng(1)), kind)
+    assert abs(weights.mean()) < 1e-3 and weights.std() == pytest.approx(big_file.SPREAD, rel=0.05)

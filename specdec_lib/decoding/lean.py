@@ -141,8 +141,9 @@ def _exponentials(scores, factor):
 @_inner
 def _round(states, whole, scales, sums, group):
     """The whole numbers of 16 bits, scale and sum of one group of states; what is not finite makes the scale NaN."""
+    # Loops over parts that begin at 0 are made into vector instructions.
     first = group * GROUP
-    part = states[first : first + GROUP]
+    part, to = states[first : first + GROUP], whole[first : first + GROUP]
     most = np.int32(0)
     for bits in part.view(np.int32):
         most = max(most, bits & np.int32(0x7FFFFFFF))
@@ -153,7 +154,7 @@ def _round(states, whole, scales, sums, group):
     total = np.int32(0)
     for i in range(len(part)):
         number = np.int16(np.rint(part[i] * up))
-        whole[first + i] = number
+        to[i] = number
         total += number
     scale = largest / np.float32(32767) if most < 0x7F800000 else np.float32(np.nan)
     scales[group] = scale
@@ -252,10 +253,25 @@ def multiply(me, team, counter, weights, matrix, states, whole, scales, sums, ou
 def _turn(head, cos, sin):
     """Rotary positions: each number with the one half a head further on."""
     middle = len(head) // 2
-    for i in range(middle):
-        one, other = head[i], head[middle + i]
-        head[i] = one * cos[i] - other * sin[i]
-        head[middle + i] = other * cos[middle + i] + one * sin[middle + i]
+    low, high = head[:middle], head[middle:]
+    cos_high, sin_high = cos[middle:], sin[middle:]
+    for i in range(len(low)):
+        one, other = low[i], high[i]
+        low[i] = one * cos[i] - other * sin[i]
+        high[i] = other * cos_high[i] + one * sin_high[i]
+
+
+@_inner
+def _norm(x, weight, factor, out):
+    for i in range(len(out)):
+        out[i] = weight[i] * (x[i] * factor)
+
+
+@_inner
+def _gate(gate, inner, out):
+    """SiLU of the gate, times the inner states."""
+    for i in range(len(out)):
+        out[i] = gate[i] / (np.float32(1) + _exp(-gate[i])) * inner[i]
 
 
 @_inner
@@ -365,16 +381,16 @@ def run(
                             kept[places[row, i]] = scores[me, i] / total
             met = _meet(counter, team, met)
         elif stage == 3:
+            to = min(end * GROUP, inner)
             for row in range(rows):
-                for i in range(start * GROUP, min(end * GROUP, inner)):
-                    gate = pair[row, i]
-                    states[row * inner + i] = gate / (np.float32(1) + _exp(-gate)) * pair[row, inner + i]
+                one, other = pair[row, start * GROUP : to], pair[row, inner + start * GROUP : inner + to]
+                _gate(one, other, states[row * inner + start * GROUP : row * inner + to])
         else:
-            weight = norms[layer, stage // 2]
+            at, to = start * GROUP, min(end * GROUP, width)
+            weight = norms[layer, stage // 2, at:to]
             for row in range(rows):
                 factor = np.float32(1) / np.sqrt(_sum_of_squares(x[row]) / np.float32(width) + eps)
-                for i in range(start * GROUP, min(end * GROUP, width)):
-                    states[row * width + i] = weight[i] * (x[row, i] * factor)
+                _norm(x[row, at:to], weight, factor, states[row * width + at : row * width + to])
         for row in range(rows):
             for group in range(start, end):
                 _round(

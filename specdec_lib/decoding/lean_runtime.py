@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -44,7 +45,10 @@ def refusals(model: PreTrainedModel) -> Iterator[tuple[bool, str]]:
     yield getattr(config, "hidden_act", None) != "silu", f"has the activation {config.hidden_act!r}, not 'silu'"
     yield windows(model) != {FULL: None}, "has a sliding window"
     rope = {entry.get("rope_type") for entry in rope_settings(model)} & _CHANGING
-    yield bool(rope), f"has rotary positions of type {sorted(rope)}, which change with the length of the text"
+    yield (
+        bool(rope),
+        f"has rotary positions of type {', '.join(sorted(rope))}, which change with the length of the text",
+    )
     layers = list(base_model(model).layers)
     odd = {type(part).__name__ for layer in layers for part in matrices_of(layer) if not _plain(part)}
     yield bool(odd), f"has layers of type {', '.join(sorted(odd))}"
@@ -130,6 +134,8 @@ class Lean:
             matrices = self._copied(parts)
         self.weights = matrices[0].arena
         self.matrices = np.stack([matrix.about for matrix in matrices])
+        #: Multiplications of a row, the embedding's left out.
+        self.products = sum(matrix.shape[0] * matrix.shape[1] for matrix in [*matrices[:-2], matrices[-1]])
         first = layers[0].self_attn
         size, width, rows = first.head_dim, config.hidden_size, len(layers[0].mlp.gate_proj.weight)
         heads, shared = (matrix.shape[0] // size for matrix in matrices[:2])
@@ -231,7 +237,7 @@ class LeanForward:
         own, length = self.runtime, self.cache.length + before
         rows, seen = len(ids), length + len(ids)
         width, vocabulary = own.sizes[1], own.sizes[-1]
-        visible = np.zeros((0, 0), np.bool_) if mask is None else mask.numpy()
+        visible = np.zeros((0, 0), np.bool_) if mask is None else np.ascontiguousarray(mask.numpy())
         cos, sin = own.rotary(int(positions.max()) + 1)
         self._reserve(rows, seen)
         shown = 1 if last_only else rows
@@ -245,8 +251,7 @@ class LeanForward:
             self.cache.arena.numpy()[:, 0], length, ids, positions, visible, last_only,
             np.array(sorted(self.shown), np.int64), kept.numpy(), heads, kept_rows.numpy(), *scratch, out.numpy(),
         )  # fmt: skip
-        weighed = sum(int(np.prod(matrix[1:3])) for matrix in own.matrices[-1:]) * own.sizes[0]
-        together(lambda *team: lean.run(*team, *work), rows * weighed)
+        together(lambda *team: lean.run(*team, *work), rows * own.products)
         return out, kept, kept_rows
 
     def _reserve(self, rows: int, seen: int) -> None:
@@ -257,7 +262,7 @@ class LeanForward:
         _, width, heads, key_heads, size, inner, _ = self.runtime.sizes
         widest = max(width, inner, heads * size)
         groups = -(-widest // GROUP)
-        threads = max(1, torch.get_num_threads())
+        threads = os.cpu_count() or 1  # the most that a team has
         self._scratch = (
             np.empty((rows, width), np.float32),
             np.empty((rows, (heads + 2 * key_heads) * size), np.float32),

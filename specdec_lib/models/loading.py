@@ -212,12 +212,11 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         folder, file = smollm2.folder(), opened(smollm2.fetch(smollm2.FILE))
         config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     else:
-        path = placed(name_or_path)
-        if not is_gguf(path):
+        if not is_gguf(name_or_path):
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )
-        file = opened(Path(path))
+        file = opened(Path(placed(name_or_path)))
         config, tokenizer = gguf.described(file.path)
     model = packed_model(file, config)
     model.name_or_path = str(name_or_path)

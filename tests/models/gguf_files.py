@@ -32,7 +32,7 @@ def write(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters.get("rope_theta", 10000.0))
     writer.add_vocab_size(config.vocab_size)
-    words = ["<s>", "</s>", *(chr(33 + i) for i in range(config.vocab_size - 2))]
+    words = ["<s>", "</s>", *(chr(33 + i) for i in range(config.vocab_size - 3)), "!#"]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(words)
     writer.add_token_types([TokenType.CONTROL] * 2 + [TokenType.NORMAL] * (len(words) - 2))
