@@ -99,7 +99,7 @@ def test_wider_heads_begin_with_what_the_earlier_ones_know(tmp_path):
     new.begin(states[0])
     tokens, where = torch.tensor([prompt(1, 9)]), torch.ones(1, 9, dtype=torch.bool)
     with torch.no_grad():
-        before = old.features(Ends(model), states, tokens, where, 2)
+        before = old.eval().features(Ends(model), states, tokens, where, 2)
         after = new.features(Ends(model), states, tokens, where, 3)
     for known, same in zip(before, after, strict=False):
         torch.testing.assert_close(same, known, rtol=1e-4, atol=1e-4)
