@@ -46,6 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(run.run)
+app.command()(run.rows)
 
 
 @app.command()

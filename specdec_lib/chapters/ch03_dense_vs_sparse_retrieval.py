@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from specdec_lib.experiments import stores
 from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
 from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_numbers import published
+from specdec_lib.experiments.published_numbers import pass_prices, published
 from specdec_lib.experiments.published_sets.replies import (
     CHAT_SETS,
     OASST_REPORTS,
@@ -545,6 +545,24 @@ def equally_large(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFram
 def released_tokens(gigabytes: float, ratio: float = 1.0) -> float:
     """Tokens in a released datastore of a size; ``ratio``: tokens of ours for one of theirs."""
     return gigabytes * 1e9 / RELEASED_BYTES * ratio
+
+
+class Growth(NamedTuple):
+    """How much a larger store gives, as ratios to the smallest one: speed over plain decoding, and that over tokens per pass."""
+
+    speed: Interval
+    speed_over_tokens: Interval
+
+
+def growth_of_speed(rows: pd.DataFrame, price: Mapping[int, float]) -> Growth:
+    """What the largest store of a case gives over the smallest, at a price of the passes (REST, Table 2)."""
+    smallest, largest_store = (priced(rows[rows.stored == end(rows.stored)], curve_at(price)) for end in (min, max))
+    return Growth(ratio(largest_store, smallest, SPEED), ratio(largest_store, smallest, ("passes", "price")))
+
+
+def own_card() -> dict[int, float]:
+    """The price of a pass on REST's own card, which follows from its Table 2: ``data/published/pass_prices.csv``."""
+    return next(curve for priced_by, curve in pass_prices().items() if priced_by.source == "REST")
 
 
 def own_step_price() -> float:

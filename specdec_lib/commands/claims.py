@@ -1,4 +1,4 @@
-"""The command ``claims``: every claim of the papers with its verdict, from the numbers of the executed notebooks."""
+"""The command ``claims``: every claim of the papers with its verdict, from the published numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec_lib.commands import options
 
 
 def claims(
-    save: Annotated[Path | None, options.folder("Copy the run's tables there, not print.")] = None,
+    save: Annotated[Path | None, options.folder("Copy the numbers of the executed notebooks there, not print.")] = None,
 ) -> None:
     """Print every claim of the papers with its verdict here."""
     paths.root()
@@ -19,9 +19,8 @@ def claims(
     from specdec_lib.report.claims import rules, table
     from specdec_lib.report.params import UsageError
 
-    files = numbers.table_files()
     if save:
-        executed = [path for path in files.values() if numbers.COMMITTED.parent not in path.parents]
+        executed = list(numbers.executed_files().values())
         smoke = [path.name for path in executed if any(one.profile == "smoke" for one in numbers.read(path).values())]
         if smoke or not executed:
             raise UsageError(

@@ -1,7 +1,8 @@
-"""``run``: execute the notebooks into ``book/notebooks``."""
+"""``run``: execute the notebooks into ``book/notebooks``; ``rows``: make the rows again that they read."""
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -30,3 +31,32 @@ def run(
     with recordings.fresh_folder() if fresh else nullcontext():
         failed = runner.run(profile, only or (), parameter or (), force or fresh)
     raise typer.Exit(1 if failed else 0)
+
+
+def rows(
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="01 | 01/greedy", help="A chapter, or one of its files (default: all)."),
+    ] = None,
+) -> None:
+    """Make the rows in data/rows again, which every build reads; an interrupted run goes on where it was."""
+    paths.root()
+    from specdec_lib.experiments import evidence
+    from specdec_lib.report.build import runner
+    from specdec_lib.report.params import UsageError
+
+    known = {
+        str(path.relative_to(evidence.FOLDER)).removesuffix(".csv.gz") for path in evidence.FOLDER.rglob("*.csv.gz")
+    }
+    seconds = {name: evidence.read(name)[1]["seconds"] for name in known}
+    for name in which or sorted({name.split("/")[0] for name in known}):
+        chapter, _, file = name.partition("/")
+        if not (chapter.isdigit() and len(chapter) == 2):
+            raise UsageError(
+                f"{name!r} names no rows; expected a chapter such as 01, or one of {', '.join(sorted(known))}"
+            )
+        took = sum(spent for one, spent in seconds.items() if one == name or not file and one.startswith(f"{chapter}/"))
+        print(f"{name}: took {took / 3600:.1f} hours the last time" if took else f"{name}: was never made", flush=True)
+        os.environ[evidence.MAKE] = name
+        if runner.run("default", [chapter], force=True):
+            raise typer.Exit(1)

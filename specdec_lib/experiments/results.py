@@ -8,7 +8,7 @@ ratio(priced(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,10 @@ ALL = "all"
 def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generation]]) -> pd.DataFrame:
     """The results table: a row per output and method, of which ``runs`` has one Generation a recording.
 
-    ``task, prompt, turn, seed, method, looped``; ``tokens`` (of passes, the prefill's first one not counted), ``passes``,
-    ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``; ``widths``,
-    an array with the number of passes of each width.
+    ``task, prompt, turn, seed, temperature, method, looped``; ``tokens`` (of passes, the prefill's first one not counted),
+    ``passes``, ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``; and
+    arrays: ``widths``, the number of passes of each width, ``kept`` and ``looked_at``, how many draft tokens were kept at each
+    depth, and of how many the target said whether they are kept (:func:`kept_by_depth`).
     """
     rows = []
     for method, each in runs.items():
@@ -43,6 +44,7 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
                     "prompt": recording.prompt.id,
                     "turn": recording.turn,
                     "seed": recording.trace.sampling.seed,
+                    "temperature": recording.trace.sampling.temperature,
                     "method": method,
                     "looped": recording.looped,
                     "tokens": len(run.tokens) - 1,
@@ -53,9 +55,38 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
                     "depth": sum(step.tree.depth for step in drafting),
                     "draft_s": sum(step.draft_seconds for step in run.steps),
                     "widths": np.bincount([step.width for step in run.steps]),
+                    "kept": _from_depth_one(step.accepted for step in run.steps),
+                    # Only a token of the target's own says that the next draft token was looked at and rejected.
+                    "looked_at": _from_depth_one(
+                        min(step.accepted + (len(step.tokens) > step.accepted), step.tree.depth) for step in run.steps
+                    ),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _from_depth_one(deepest: Iterable[int]) -> np.ndarray:
+    """How many of these reach each depth: an array whose entry 0 is 0 and whose entry d counts those of d or more."""
+    counts = np.bincount(np.fromiter(deepest, np.int64), minlength=1)
+    return np.append(0, counts[::-1].cumsum()[::-1][1:])
+
+
+def kept_by_depth(runs: pd.DataFrame, depths: int) -> list[Interval]:
+    """How often the draft token at each depth is kept, given that those before it were, with its 95 % interval over prompts."""
+
+    def at(counts: np.ndarray, depth: int) -> int:
+        return int(counts[depth]) if depth < len(counts) else 0
+
+    return [
+        rate(
+            runs.assign(
+                kept_here=[at(counts, depth) for counts in runs.kept],
+                looked_at_here=[at(counts, depth) for counts in runs.looked_at],
+            ),
+            ("kept_here", "looked_at_here"),
+        )
+        for depth in range(1, depths + 1)
+    ]
 
 
 def priced(runs: pd.DataFrame, curve: Mapping[int, float]) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from typing import Any
 
 _HOMES = {
     "check_parameters": "display.session",
+    "evidence": "display.session",
+    "evidence_table": "display.session",
     "save": "numbers",
     "Markup": "display.tables",
     "Table": "display.tables",

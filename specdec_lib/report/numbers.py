@@ -1,7 +1,9 @@
 """The numbers of a chapter: one CSV file, which pages, claims, README and tests read.
 
 The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, timed={...})``. Keys are written out
-there, so that grep finds where a number is made. In prose ``{num}`04/h10_over_pld10:.2f``` shows it with its interval.
+there, so that grep finds where a number is made. In prose ``{num}`04/h10_over_pld10:.2f``` shows it with its interval. Pages show
+the published numbers, which lie in ``data/results/cpu``: a build of the published rows writes its counts there, which changes
+nothing unless rows or code changed; its times stay with the build.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import run_context
+from specdec_lib.report import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
@@ -50,8 +52,12 @@ class Number(NamedTuple):
         return format(Interval(self.value, self.low, self.high), spec)
 
 
-def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None) -> Path:
+def save(
+    chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None, published: bool = False
+) -> Path:
     """Write the numbers of a chapter, ``"04"`` say, and return the file; ``timed`` are those that rest on measured seconds.
+
+    Those that are counted from ``published`` rows are also written to :data:`COMMITTED`, whose times stay as they are.
 
     A value is an :class:`Interval`, a number, a truth value or a text; None, NaN and infinite numbers are written as ``"not
     available"``. NumberError if a value is something else, or a key is no identifier or stands in both.
@@ -63,8 +69,18 @@ def save(chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | No
     run = run_context.current()
     path = (run.folder if run else Path()) / f"{chapter}.csv"
     profile = run.profile if run else ""
-    _write(path, [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())])
+    rows = [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())]
+    _write(path, rows)
+    if published and run:
+        _renew(COMMITTED / path.name, rows)
     return path
+
+
+def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
+    """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
+    with path.open(encoding="utf-8", newline="") as file:
+        before = {row["key"]: tuple(row[name] for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
+    _write(path, [before.get(row[0], row)[:5] + ("", row[6]) for row in rows])
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
@@ -131,20 +147,20 @@ def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
     return {path.stem: read(path) for pattern in _FILES for path in sorted(folder.glob(pattern))}
 
 
-def table_files(executed: Path | None = None) -> dict[str, Path]:
-    """The file of every chapter, by its number: that of the copy in ``executed`` (``book/notebooks``), else the committed one;
-    and what ``make gpu`` wrote, by the folder of the GPU.
-    """
-    executed = executed or paths.root() / "book" / "notebooks"
-    places = (COMMITTED, ""), (executed, "files/*/")
+def table_files() -> dict[str, Path]:
+    """The published file of every chapter, by its number, and what ``make gpu`` wrote, by the folder of the GPU."""
     gpus = {path.parent.name: path for path in COMMITTED.parent.glob("nvidia-*/06.csv")}
-    return gpus | {
-        path.stem: path for folder, under in places for name in _FILES for path in sorted(folder.glob(under + name))
-    }
+    return gpus | {path.stem: path for name in _FILES for path in sorted(COMMITTED.glob(name))}
+
+
+def executed_files(executed: Path | None = None) -> dict[str, Path]:
+    """The file that each executed notebook wrote, by the number of its chapter; ``executed`` is ``book/notebooks`` by default."""
+    folder = executed or paths.root() / "book" / "notebooks"
+    return {path.stem: path for path in sorted(folder.glob("files/*/??.csv"))}
 
 
 def tables() -> dict[str, dict[str, Number]]:
-    """The numbers of every chapter of :func:`table_files`, by its number."""
+    """The published numbers of every chapter, by its number: all pages of every build show these."""
     return {chapter: read(path) for chapter, path in table_files().items()}
 
 

@@ -181,8 +181,8 @@ def test_a_path_in_the_home_folder_is_expanded(nothing_loaded, monkeypatch):
 def test_every_claim_is_printed_with_its_verdict_and_the_tables_of_a_run_that_is_no_smoke_run_saved(
     tmp_path, monkeypatch
 ):
-    found, path = numbers.table_files, tmp_path / "files" / "04_x" / "04.csv"
-    monkeypatch.setattr(numbers, "table_files", lambda executed=None: found(tmp_path))
+    found, path = numbers.executed_files, tmp_path / "files" / "04_x" / "04.csv"
+    monkeypatch.setattr(numbers, "executed_files", lambda: found(tmp_path))
     printed = invoke("claims").output
     assert [claim.id for claim in rules.load_claims() if claim.says not in printed] == []
     assert f"{rules.HOLDS:20} REST, " in printed

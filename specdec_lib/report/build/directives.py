@@ -1,16 +1,14 @@
 """What Sphinx has to know for the pages.
 
-The role ``{num}`` puts a number of a chapter into prose, ``{published}`` one of a paper. ``{holds-if}`` holds sentences that
-presume verdicts, and says below them where this run gives another. ``{methods}`` is a table of methods, ``{method-picture}`` the
-picture and the viewer of one. ``{opening} fig-name`` stands at the top of a chapter, holds the sentences that say what the main
-figure shows, which a notebook computes far down the page, and receives a copy of the picture, which links to the original. What
-is missing is an error of the page, and errors end the build.
+The role ``{num}`` puts a number of a chapter into prose, ``{published}`` one of a paper. ``{methods}`` is a table of methods,
+``{method-picture}`` the picture and the viewer of one. ``{opening} fig-name`` stands at the top of a chapter, holds the sentences
+that say what the main figure shows, which a notebook computes far down the page, and receives a copy of the picture, which links
+to the original. What is missing is an error of the page, and errors end the build.
 """
 
 from __future__ import annotations
 
 import pkgutil
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ from specdec_lib.report.display import choices, method_pictures
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
-    """The numbers of the run, with those of verdicts as chapter ``claims``, and the judged claims."""
+    """The published numbers, with those of verdicts as chapter ``claims``, and the judged claims."""
     read = [paths.CLAIMS, *numbers.table_files().values()]
     return _judged(tuple((path, path.stat().st_mtime_ns) for path in read))
 
@@ -73,50 +71,6 @@ class Num(SphinxRole):
         except ValueError as error:
             message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
-
-
-def contradicted(argument: str, frame: pd.DataFrame) -> list[tuple[str, list[str], str]]:
-    """Return the claims of ``claim: verdict or verdict; claim: verdict`` that have another: id, presumed verdicts, verdict."""
-    found = dict(zip(frame.id, frame.verdict, strict=True))
-    made = []
-    for part in argument.split(";"):
-        name, _, words = (text.strip() for text in part.partition(":"))
-        presumed = re.split(r"\s+or\s+", words)
-        if name not in found:
-            raise ClaimError(f"holds-if: there is no claim {name!r} in data/claims.yml")
-        unknown = [verdict for verdict in presumed if verdict not in rules.VERDICTS]
-        if unknown:
-            raise ClaimError(f"holds-if: {unknown[0]!r} is no verdict; expected one of {', '.join(rules.VERDICTS)}")
-        if found[name] not in presumed:
-            made.append((name, presumed, found[name]))
-    return made
-
-
-class HoldsIf(SphinxDirective):
-    """``{holds-if} claim: verdict``: sentences, and below them a box for each verdict that is another in this run."""
-
-    has_content = True
-    required_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        """Return the nodes."""
-        self.assert_has_content()
-        try:
-            failed = contradicted(self.arguments[0], judged()[1])
-        except ValueError as error:
-            raise self.error(str(error)) from error
-        holder = nodes.Element()
-        self.state.nested_parse(self.content, self.content_offset, holder)
-        page = self.env.app.builder.get_relative_uri(self.env.docname, "claims")
-        boxes = []
-        for name, _, verdict in failed:
-            said = nodes.paragraph("", "The text above describes the committed full run. In this run the verdict on ")
-            said += nodes.reference("", "", nodes.literal("", name), internal=True, refuri=f"{page}#claim-{name}")
-            said += nodes.Text(f" is: {verdict}.")
-            boxes.append(nodes.admonition("", nodes.title("", "This run has another verdict"), said))
-            boxes[-1]["classes"] = ["warning", "holds-if"]
-        return [*holder.children, *boxes]
 
 
 #: What a method's picture shows, for readers who cannot see it.
@@ -253,7 +207,6 @@ def _keep_colons(app: Sphinx, what: str, name: str, member: Any, options: Any, l
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the roles with Sphinx."""
-    app.add_directive("holds-if", HoldsIf)
     app.add_directive("methods", Methods)
     app.add_directive("method-picture", MethodPicture)
     app.add_directive("opening", Opening)

@@ -24,10 +24,10 @@ import nbformat
 from specdec_lib import files, paths
 from specdec_lib.experiments.prompts import HUMANEVAL
 from specdec_lib.models import smollm2
-from specdec_lib.report import params
+from specdec_lib.report import params, run_context
 from specdec_lib.report.build import execution, plan
 from specdec_lib.report.build.plan import METADATA, Job, strip_ansi
-from specdec_lib.report.display import provenance, run_context
+from specdec_lib.report.display import provenance
 from specdec_lib.wheels import fetch
 
 #: How often it is said what runs, in seconds.

@@ -2,8 +2,10 @@
 
 A row of ``data/claims.yml`` says what a paper claims and which conditions over the chapters' numbers decide. A condition is
 true if the whole interval lies on its side of the threshold, false if the whole interval lies on the other, and open if the
-interval holds the threshold. A claim holds if all conditions of ``holds`` are true. Otherwise it holds in part if the case
-``partly`` is true. If something open decides, it is not resolved; if not, it does not hold here.
+interval holds the threshold. A claim holds if all conditions of ``holds`` are true; if it could not have failed, which
+``construction`` explains, that is no evidence for the paper and has a verdict of its own. Otherwise it holds in part if the case
+``partly``, a part that the paper could live with, is true. It does not hold here if a condition of ``holds`` is false, and is not
+resolved if what decides is open.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from specdec_lib import paths
 from specdec_lib.experiments.published_numbers import PAPERS, ClaimError, published_range, published_rows
 from specdec_lib.report.numbers import Number
 
-HOLDS, PARTLY, FAILS = "holds", "holds in part", "does not hold here"
+HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
-VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, UNTESTABLE, NO_NUMBER)
+VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
 #: What a headline's number was priced by.
 PRICES = {
     "here": "this machine",
@@ -155,6 +157,8 @@ class Claim:
     holds: tuple[Condition, ...] = ()
     partly: tuple[Condition, ...] = ()
     partly_how: str = "any"
+    construction: str = ""
+    changed: str = ""
     rule: str = ""
     untestable: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
@@ -182,7 +186,9 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
     row = f"claim {raw.get('id')!r}"
     if unknown := sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"}):
         raise ClaimError(f"{row}: unknown field {unknown[0]!r}")
-    given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
+    given = {
+        name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")
+    }
     for name, text in given.items():
         if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
             raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")
@@ -202,6 +208,8 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
         raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
     if ("in part" in texts.get("rule", "")) != ("partly" in raw):
         raise ClaimError(f"{row}: 'rule' names a case 'in part' and there is no 'partly', or the other way round")
+    if texts.get("construction") and "partly" in raw:
+        raise ClaimError(f"{row}: a claim that is true by construction has no case 'partly'")
     how, partly = _partly(raw["partly"], holds, row) if "partly" in raw else ("any", ())
     claim = Claim(
         **texts,
@@ -279,11 +287,13 @@ def verdict(claim: Claim, tables: Tables) -> str:
         return NO_NUMBER
     whole = together([truths[condition] for condition in claim.holds], "all")
     part = together([truths[condition] for condition in claim.partly], claim.partly_how)
-    if Truth.TRUE in (whole, part):
-        return HOLDS if whole is Truth.TRUE else PARTLY
+    if whole is Truth.TRUE:
+        return CONSTRUCTED if claim.construction else HOLDS
+    if part is Truth.TRUE:
+        return PARTLY
     if Truth.UNKNOWN in (whole, part):
         return UNTESTABLE
-    return UNRESOLVED if Truth.OPEN in (whole, part) else FAILS
+    return UNRESOLVED if whole is Truth.OPEN else FAILS
 
 
 def off(value: Number | None, low: float, high: float) -> float | None:
@@ -298,7 +308,7 @@ def off(value: Number | None, low: float, high: float) -> float | None:
 
 
 def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
-    """A row a claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, and ``claim`` itself."""
+    """One row per claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, and ``claim`` itself."""
     rows = []
     for claim in claims:
         paper, where = claim.paper.split(", ", 1)
@@ -323,13 +333,16 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
-    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```, and ``all``."""
+    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; and ``changed``, how
+    many have a rule that was changed after a result was known."""
     keys = {
         HOLDS: "holds",
         PARTLY: "holds_in_part",
         FAILS: "does_not_hold_here",
         UNRESOLVED: "not_resolved",
+        CONSTRUCTED: "true_by_construction",
         UNTESTABLE: "not_testable_here",
     }
     found = {key: Number(int((judged.verdict == name).sum())) for name, key in keys.items()}
-    return {"all": Number(len(judged)), **found}
+    changed = sum(bool(claim.changed) for claim in judged.claim)
+    return {"all": Number(len(judged)), "changed": Number(changed), **found}

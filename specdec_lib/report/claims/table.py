@@ -50,7 +50,8 @@ def reason(claim: Claim, verdict: str, tables: Tables) -> str:
         found = [rules.number(key, tables) for condition in claim.conditions for key in condition.keys]
         alone = any(one and one.words == NO_INTERVAL for one in found)
         return claim.untestable or (ALONE if alone else "The text or the data that decide are not at hand in this run.")
-    return "" if verdict == rules.NO_NUMBER or (verdict == rules.HOLDS and set(compared) <= {1, None}) else claim.why
+    met = verdict in (rules.HOLDS, rules.CONSTRUCTED) and set(compared) <= {1, None}
+    return "" if met or verdict == rules.NO_NUMBER else claim.why
 
 
 def _sized(claim: Claim) -> Iterable[tuple[str, str]]:
@@ -72,6 +73,7 @@ def to_html(judged: pd.DataFrame, tables: Tables) -> str:
     for row in judged.itertuples():
         claim = row.claim
         said = {"Rule": claim.rule, "Measured": claim.measured, "Why": reason(claim, row.verdict, tables)}
+        said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
         said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note}
         conditions = (
             f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec_lib import paths
-from specdec_lib.report.display import run_context, tables
+from specdec_lib.report import run_context
+from specdec_lib.report.display import tables
 
 PACKAGES = ("torch", "transformers", "numpy", "numba", "faiss-cpu", "pandas", "matplotlib", "papermill")
 """Packages whose versions can change a result."""

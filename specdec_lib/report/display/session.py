@@ -5,19 +5,35 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from specdec_lib.files import write_atomic
 from specdec_lib.processes import end_with_parent
-from specdec_lib.report import params
-from specdec_lib.report.display import run_context
+from specdec_lib.report import params, run_context
+from specdec_lib.report.display import tables
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specdec_lib.experiments.evidence import Evidence
 
 _INJECTED = "# Parameters"
 
 
-def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of this run; called in the cell after the parameters.
+class Parameters(dict[str, Any]):
+    """The parameters of a run by name; ``changed`` names those that are not as the notebook declares them."""
+
+    changed: tuple[str, ...] = ()
+
+
+#: Parameters that change where a notebook runs and how much of it, and nothing of what a row counts.
+_NOT_MEASURED = ("profile", "device", "own_prompts")
+
+
+def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()) -> Parameters:
+    """Return the parameters of this run; called in the cell after the parameters. Those of ``only_timed`` change no row.
 
     papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
     type; the sources of both are read back from IPython's history. UsageError if one is unknown or of another type,
@@ -35,7 +51,65 @@ def check_parameters(namespace: dict[str, Any]) -> dict[str, Any]:
     plots.use_style()
     if run_context.current() is not None:
         end_with_parent(os.getppid())
-    return {name: checked[name] for name in declared}
+    found = Parameters({name: checked[name] for name in declared})
+    found.changed = tuple(
+        name
+        for name, parameter in declared.items()
+        if found[name] != parameter.default and name not in (*_NOT_MEASURED, *only_timed)
+    )
+    return found
+
+
+def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) -> Evidence:
+    """The rows of a chapter for the models of this run, by their part: ``target``, ``draft``."""
+    from specdec_lib.experiments.evidence import Evidence
+    from specdec_lib.report.display import provenance
+
+    return Evidence(
+        chapter, models, parameters.changed, parameters.get("own_prompts", 1), {"commit": provenance.commit()}
+    )
+
+
+def evidence_table(evidence: Evidence) -> tables.Table | Notice:
+    """The last table of a chapter: what was made again of the rows that this page shows; of a reader's own run, its numbers
+    compared with the published ones."""
+    import pandas as pd
+
+    from specdec_lib.report import numbers
+
+    if evidence.own:
+        run = run_context.current()
+        own = numbers.read((run.folder if run else Path()) / f"{evidence.chapter}.csv")
+        known = numbers.read(numbers.COMMITTED / f"{evidence.chapter}.csv")
+        rows = [{"key": key, "own": format(own[key], ".4g"), "published": format(known[key], ".4g")}
+                for key in own if key in known and not own[key].timed]  # fmt: skip
+        caption = "The numbers of this run compared with the published ones, which the sentences of this page speak of."
+        columns = {"key": "Number", "own": "Your run", "published": "Published"}
+        return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
+    if not evidence.outcomes:
+        return Notice("New rows", "All rows of this page were made by this run, so there was nothing to compare them with.")
+    rows = [
+        vars(outcome)
+        | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}
+        for outcome in evidence.outcomes
+    ]
+    return tables.Table(
+        pd.DataFrame(rows),
+        f"tab-{evidence.chapter}-rows",
+        f"The rows behind this page, and those that were made again when it was built (sample {evidence.seed}). Prompts whose data "
+        "set is not on this machine cannot be drawn, and methods whose datastore differs here are left out.",
+        {
+            "name": "File",
+            "rows": "Rows",
+            "prompts": "Prompts",
+            "here": "Prompts on this machine",
+            "again": "Drawn",
+            "made": "Rows made again",
+            "equal": "Equal",
+            "rounded": "Differ by rounding",
+            "unchecked": "Methods left out",
+        },
+    )
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
@@ -91,8 +165,10 @@ class Notice:
         }
 
 
-def notice(profile: str) -> Notice | None:
-    """Return the box that a page of this profile carries, or None for a profile whose numbers are results."""
-    words = "This page was made with the smallest parameters, to check that everything runs. "
-    words += "Its numbers are not results: run it without that profile for those."
-    return Notice("Smoke run", words) if profile == "smoke" else None
+def notice(parameters: Parameters) -> Notice | None:
+    """The box at the top of a page whose parameters are a reader's own, or None on a page of the published run."""
+    if not parameters.changed:
+        return None
+    words = f"This page was made with other parameters ({', '.join(parameters.changed)}). Its figures and tables are of this run. "
+    words += "Its sentences and the numbers in them are about the published run; the last table compares the two."
+    return Notice("Your own run", words)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report.display import run_context
+from specdec_lib.report import run_context
 
 if TYPE_CHECKING:
     import pandas as pd

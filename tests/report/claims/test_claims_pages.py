@@ -1,13 +1,12 @@
-"""What the pages show of the claims: numbers in prose, sentences that presume a verdict, the table and the figure."""
+"""What the pages show of the claims: numbers in prose, the table and the figure."""
 
 import re
+from dataclasses import replace
 
-import nbformat
 import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import ClaimError
 from specdec_lib.report.build import directives
 from specdec_lib.report.claims import pictures, rules, table
 from specdec_lib.report.numbers import Number
@@ -18,10 +17,6 @@ CLAIMS = {claim.id: claim for claim in rules.load_claims()}
 CHAPTER = {"speed": Number(1.5, 1.25, 1.75), "share": Number(0.25), "count": Number(1234)}
 CHAPTER |= {"alone": Number(1.2, words="no interval"), "missing": Number(None, words="not available")}
 NUMBERS = {"03": CHAPTER}
-
-
-def frame_of(verdicts):
-    return pd.DataFrame({"id": list(verdicts), "verdict": list(verdicts.values())})
 
 
 def shown(folder, page, monkeypatch, judged):
@@ -46,55 +41,6 @@ def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_i
     page = "# Page\n\n{num}`03/sped:.2f` {num}`03/speed:q` {published}`rest`"
     told = shown(tmp_path / "other", page, monkeypatch, (NUMBERS, None))[1]
     assert [words for words in ("did you mean speed", "format", "no published number") if words not in told] == []
-
-
-def real_blocks():
-    """Every ``{holds-if}`` of the book: its file and number there, and its argument."""
-    root = (paths.ROOT or paths.DATA) / "book"
-    sources = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.md")}
-    sources.pop("add-a-claim.md", None)  # its block is an example
-    for path in (root.parent / "notebooks").glob("*.ipynb"):
-        cells = nbformat.read(str(path), as_version=4).cells
-        sources[path.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    found = {name: re.findall(r"^:{3,}\{holds-if\} (.+)$", sources[name], re.MULTILINE) for name in sorted(sources)}
-    return {f"{name}-{i}": argument for name, own in found.items() for i, argument in enumerate(own, 1)}
-
-
-BLOCKS = real_blocks()
-
-
-@pytest.mark.parametrize("argument", BLOCKS.values(), ids=BLOCKS)
-def test_every_sentence_of_the_book_that_presumes_a_verdict_is_noted_where_a_run_gives_another(argument):
-    parts = [part.strip().partition(": ") for part in argument.split(";")]
-    allowed = {claim: verdicts.split(" or ") for claim, _, verdicts in parts}
-    assert set(allowed) <= set(CLAIMS)
-    for place in range(max(map(len, allowed.values()))):
-        held = {claim: verdicts[place % len(verdicts)] for claim, verdicts in allowed.items()}
-        assert directives.contradicted(argument, frame_of(held)) == []
-        for claim, verdicts in allowed.items():
-            for verdict in set(rules.VERDICTS) - set(verdicts):
-                told = directives.contradicted(argument, frame_of(held | {claim: verdict}))
-                assert told == [(claim, verdicts, verdict)]
-
-
-def test_the_note_stands_below_the_sentence_with_a_link_to_the_claim(tmp_path, monkeypatch):
-    page = "# Page\n\n:::{holds-if} faster: holds or holds in part; counted: holds\nIt is *faster*.\n:::\n\nNext.\n"
-    judged = (NUMBERS, frame_of({"faster": rules.FAILS, "counted": rules.HOLDS}))
-    text, warnings = shown(tmp_path, page, monkeypatch, judged)
-    said = "It is faster. This run has another verdict The text above describes the committed full run. In this run the verdict on "
-    assert f"{said}faster is: does not hold here. Next." in text and warnings == ""
-    assert text.count("This run has another") == 1
-    assert 'href="claims.html#claim-faster"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
-    judged = (NUMBERS, frame_of({"faster": rules.PARTLY, "counted": rules.HOLDS}))
-    assert "This run has another" not in shown(tmp_path / "other", page, monkeypatch, judged)[0]
-
-
-@pytest.mark.parametrize(
-    "argument, message", [("quick: holds", "no claim 'quick'"), ("a: true", "'true' is no verdict")]
-)
-def test_a_sentence_that_presumes_nothing_known_is_refused(argument, message):
-    with pytest.raises(ClaimError, match=message):
-        directives.contradicted(argument, frame_of({"a": rules.HOLDS}))
 
 
 # A claim in the table and in the figure ------------------------------------------------------------------------------
@@ -142,6 +88,8 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
-    counts = rules.counts(frame_of({"a": rules.HOLDS, "b": rules.PARTLY, "c": rules.PARTLY}))
-    found = {name: number.value for name, number in counts.items() if number.value}
-    assert found == {"all": 3, "holds": 1, "holds_in_part": 2}
+    judged = pd.DataFrame(
+        {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "claim": [ROW, ROW, replace(ROW, changed="x")]}
+    )
+    found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
+    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1}

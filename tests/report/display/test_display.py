@@ -11,8 +11,8 @@ import pytest
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.report import numbers
-from specdec_lib.report.display import run_context, session
+from specdec_lib.report import numbers, run_context
+from specdec_lib.report.display import session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell
 from specdec_lib.report.numbers import Number, NumberError
 
@@ -97,9 +97,12 @@ def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_
     assert rows[1] == {"task": "<i>", "rate": "", "n": "2", **dict.fromkeys(ends, "")}
 
 
-def test_only_a_smoke_page_carries_a_warning():
-    assert "{admonition}" in session.notice("smoke")._repr_mimebundle_()["text/markdown"]
-    assert session.notice("default") is session.notice("full") is None
+def test_only_a_page_of_a_readers_own_parameters_carries_a_notice_which_names_them():
+    parameters = session.Parameters(target="my-model")
+    assert session.notice(parameters) is None
+    parameters.changed = ("target",)
+    text = session.notice(parameters)._repr_mimebundle_()["text/markdown"]
+    assert "{admonition}" in text and "(target)" in text
 
 
 def test_what_is_saved_is_read_back(run):
@@ -117,8 +120,26 @@ def test_what_is_saved_is_read_back(run):
     assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}
     assert found["name"].words == "160m, a shape" and f"{found['nan']:.2f}" == f"{found['none']}" == numbers.MISSING
     assert found["seconds"].timed and not found["count"].timed
-    assert numbers.read(numbers.table_files(run)["04"]) == found
+    assert numbers.read(numbers.executed_files(run)["04"]) == found
     assert numbers.look_up("04/count", {"04": found}).value == 12
+
+
+def test_counts_of_published_rows_go_to_the_published_numbers_and_times_stay(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(numbers, "COMMITTED", tmp_path / "published")
+    numbers.COMMITTED.mkdir()
+    path = numbers.save("04", {"rate": 1.5, "gone": 3}, timed={"seconds": 2.5})
+    (numbers.COMMITTED / "04.csv").write_bytes(path.read_bytes())
+    numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 9.0, "later": 1.0}, published=True)
+    found = numbers.read(numbers.COMMITTED / "04.csv")
+    assert {key: number.value for key, number in found.items()} == {
+        "rate": 1.25,
+        "new": 4,
+        "seconds": 2.5,
+        "later": 1.0,
+    }
+    before = (numbers.COMMITTED / "04.csv").read_bytes()
+    numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 7.0, "later": 3.0}, published=True)
+    assert (numbers.COMMITTED / "04.csv").read_bytes() == before
 
 
 NEAR = {"04": {"h10_over_pld10": Number(1.0)}}

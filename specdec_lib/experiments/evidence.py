@@ -1,0 +1,328 @@
+"""Rows of counts, one per output and method: committed, read by every build, and a sample of them made again each time.
+
+evidence = report.evidence("01", target=model, draft=small)
+runs = evidence.rows("greedy", make, prompts)     # make(prompts) gives a frame, as results.table does
+evidence.outcomes                                 # how many rows were made again, and how many of them were equal
+
+Counts do not depend on the machine, up to rounding, so that rows are made once, by ``python -m specdec_lib rows``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from specdec_lib import files, paths
+from specdec_lib.experiments import recordings
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.files import replacing
+from specdec_lib.models.fingerprint import fingerprint
+
+#: Where the rows of the published run lie, in a folder per chapter.
+FOLDER = paths.DATA / "rows"
+#: What tells one row from another.
+KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
+#: Names the rows that a run makes and writes: those of a chapter, ``01``, or one file of it, ``01/greedy``.
+MAKE = "SPECDEC_ROWS"
+#: Seconds after which no further prompt of an experiment is made again.
+SECONDS = 6.0
+#: Prompts that are made before what is finished is written down.
+PIECE = 8
+#: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
+ROUNDING, DRAWS = 2.0**-22, 3
+
+Make = Callable[[Sequence[Prompt]], pd.DataFrame]
+
+
+class EvidenceError(ValueError):
+    """Rows that cannot be read or written, or that cannot be made again."""
+
+
+def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows of a file and what it says of their origin: ``models``, ``command``, ``commit``, ``date``, ``seconds``.
+
+    Raises EvidenceError, which names the file and what to do, if it is missing, damaged or lacks a column.
+    """
+    path = (folder or FOLDER) / f"{name}.csv.gz"
+    remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            head = file.readline()
+            if not head.startswith("# {"):
+                raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
+            about = json.loads(head[2:])
+            texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
+            frame = pd.read_csv(file, dtype=texts, keep_default_na=False, na_values=[""])
+    except FileNotFoundError:
+        raise EvidenceError(f"there is no {path}; {remedy}") from None
+    except EvidenceError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
+    missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
+    if missing or len(frame) != about["rows"]:
+        lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
+        raise EvidenceError(f"{path} {lack}; {remedy}")
+    return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
+
+
+def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
+    """Write rows, without what was timed, and their origin."""
+    path = (folder or FOLDER) / f"{name}.csv.gz"
+    if frame.duplicated(KEY).any():
+        twice = frame[frame.duplicated(KEY)].iloc[0][KEY].to_dict()
+        raise EvidenceError(f"{name} has two rows of {twice}; expected one per output and method")
+    counted = frame.drop(columns=[column for column in frame if column.endswith(("_s", "_ms"))])
+    arrays = [name for name in counted if len(counted) and isinstance(counted[name].iloc[0], np.ndarray)]
+    about = {**about, "rows": len(counted), "columns": list(counted), "arrays": arrays}
+    counted = counted.assign(**{name: counted[name].map(_packed) for name in arrays})
+    text = f"# {json.dumps(about)}\n" + counted.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as aside:
+            aside.write_bytes(gzip.compress(text.encode(), mtime=0))
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be written ({error}); rows go into the folder of the project") from None
+    return path
+
+
+def _packed(counts: np.ndarray) -> str:
+    return " ".join(f"{place}:{counts[place]}" for place in np.flatnonzero(counts))
+
+
+def _unpacked(text: str) -> np.ndarray:
+    pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
+    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
+    for place, count in pairs:
+        counts[place] = count
+    return counts
+
+
+def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """What two frames of the same outputs differ in, one sentence per row."""
+    one, other = (frame.set_index(KEY) for frame in (kept, made))
+    told = [f"{where} has no row" for where in one.index.difference(other.index)]
+    told += [f"{where} is new" for where in other.index.difference(one.index)]
+    for where in one.index.intersection(other.index):
+        before, now = one.loc[where], other.loc[where]
+        for column in columns:
+            if column not in KEY and not _alike(before[column], now[column]):
+                told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
+                break
+    return told
+
+
+def _alike(before: Any, now: Any) -> bool:
+    if isinstance(before, np.ndarray):
+        return _packed(before) == _packed(np.asarray(now))
+    if isinstance(before, float) or isinstance(now, float):
+        return bool(np.isclose(before, now, rtol=1e-3, equal_nan=True))
+    return before == now
+
+
+def _shown(value: Any) -> Any:
+    return _packed(value) if isinstance(value, np.ndarray) else value
+
+
+@dataclass
+class Outcome:
+    """What was made again of one file of rows: of ``prompts``, those ``here`` could be; ``again`` were, of which ``rounding``
+    explains ``rounded``. ``unchecked`` methods search a store that is another one here."""
+
+    name: str
+    rows: int
+    prompts: int
+    here: int
+    again: int = 0
+    made: int = 0
+    rounded: int = 0
+    unchecked: tuple[str, ...] = ()
+
+
+@dataclass
+class Evidence:
+    """The rows of a chapter for the models of this run.
+
+    ``own`` names the parameters that make this a reader's own run, of whose rows nothing is committed: they are made live, for
+    ``own_prompts`` prompts of each task. ``origin`` is written with rows that are made. ``seed`` draws the sample; a number of its
+    own for each run.
+    """
+
+    chapter: str
+    models: Mapping[str, PreTrainedModel]
+    own: Collection[str] = ()
+    own_prompts: int = 2
+    origin: Mapping[str, str] = field(default_factory=dict)
+    seed: int = field(default_factory=lambda: int(os.environ.get("SPECDEC_SAMPLE") or secrets.randbits(24)))
+    folder: Path | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def published(self) -> bool:
+        """Whether the rows of this run are those that are committed."""
+        return not self.own
+
+    def rows(
+        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]] = {}
+    ) -> pd.DataFrame:
+        """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
+
+        ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
+        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it.
+        Raises EvidenceError if a row cannot be made again and rounding does not explain why.
+        """
+        full = f"{self.chapter}/{name}"
+        if os.environ.get(MAKE) in (self.chapter, full):
+            return self._made(full, make, prompts, stores)
+        if self.own:
+            return make(first_of_each(prompts, self.own_prompts))
+        frame, about = read(full, self.folder)
+        for part, model in self.models.items():
+            if about["models"].get(part) != fingerprint(model):
+                raise EvidenceError(
+                    f"{(self.folder or FOLDER) / full}.csv.gz holds rows of another {part} model than the one that was loaded; "
+                    f"make them again: python -m specdec_lib rows {full}"
+                )
+        unchecked = {
+            method
+            for store, (checksum, own) in stores.items()
+            if about["stores"].get(store) != checksum
+            for method in own
+        }
+        self._check(full, frame, about["columns"], make, prompts, unchecked)
+        return frame
+
+    def _check(
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        columns: Sequence[str],
+        make: Make,
+        prompts: Sequence[Prompt],
+        unchecked: Collection[str],
+    ) -> None:
+        """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
+        known = set(zip(frame.task, frame.prompt, strict=True))
+        drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
+        outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
+        self.outcomes.append(outcome)
+        random.Random(f"{self.seed} {name}").shuffle(drawn)
+        began = time.perf_counter()
+        for i, prompt in enumerate(drawn):
+            if i and time.perf_counter() - began > SECONDS:
+                break
+            with decoded_anew() if i == 0 else nullcontext():
+                made = make([prompt])
+            kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
+            kept, made = (rows[~rows.method.isin(unchecked)] for rows in (kept, made))
+            outcome.again += 1
+            outcome.made += len(made)
+            if told := differing(kept, made, columns):
+                if not self._rounding_explains(make, prompt, made, columns):
+                    raise EvidenceError(
+                        f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
+                        f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
+                        f"python -m specdec_lib rows {name}"
+                    )
+                outcome.rounded += len(told)
+
+    def _rounding_explains(self, make: Make, prompt: Prompt, made: pd.DataFrame, columns: Sequence[str]) -> bool:
+        """Whether weights that differ by as much as float32 rounds give other rows too."""
+        for draw in range(DRAWS):
+            with rounded_otherwise(self.models.values(), draw), decoded_anew():
+                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], columns):
+                    return True
+        return False
+
+    def _made(
+        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]]
+    ) -> pd.DataFrame:
+        """Make all rows and write them, piece by piece: an interrupted run goes on where it was."""
+        about = {
+            "models": {part: fingerprint(model) for part, model in self.models.items()},
+            "stores": {store: checksum for store, (checksum, _) in stores.items()},
+            **self.origin,
+            "command": f"python -m specdec_lib rows {name}",
+            "date": str(date.today()),
+        }
+        code = files.tree_digest(paths.PACKAGE)
+        pieces = paths.cache() / "rows" / name
+        frames, seconds = [], 0.0
+        for start in range(0, len(prompts), PIECE):
+            part = prompts[start : start + PIECE]
+            asked = json.dumps(
+                [about["models"], about["stores"], code, [(one.task, one.id, one.turns) for one in part]]
+            )
+            piece = hashlib.sha256(asked.encode()).hexdigest()[:16]
+            if not (pieces / f"{piece}.csv.gz").is_file():
+                began = time.perf_counter()
+                made = make(part)
+                write(piece, made, about | {"seconds": time.perf_counter() - began}, pieces)
+            frame, found = read(piece, pieces)
+            frames.append(frame)
+            seconds += found["seconds"]
+            with (paths.cache() / "rows" / "progress.log").open("a") as log:
+                log.write(f"{name}: {min(start + PIECE, len(prompts))} of {len(prompts)} prompts, {seconds:.0f} s\n")
+        frame = pd.concat(frames, ignore_index=True)
+        write(name, frame, about | {"seconds": round(seconds)}, self.folder)
+        return frame
+
+
+def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """The first prompts of each task."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for prompt in prompts:
+        seen[prompt.task] += 1
+        if seen[prompt.task] <= count:
+            chosen.append(prompt)
+    return chosen
+
+
+@contextmanager
+def decoded_anew() -> Iterator[None]:
+    """Let no recorded tokens be read, and keep none that are decoded meanwhile."""
+    before = os.environ.get(recordings.FRESH)
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ[recordings.FRESH] = empty
+        try:
+            yield
+        finally:
+            del os.environ[recordings.FRESH]
+            if before is not None:
+                os.environ[recordings.FRESH] = before
+
+
+@contextmanager
+@torch.no_grad()
+def rounded_otherwise(models: Iterable[PreTrainedModel], seed: int) -> Iterator[None]:
+    """Change each weight by about as much as float32 rounds, and put the weights back."""
+    weights = [parameter.data for model in models for parameter in model.parameters()]
+    before = [weight.clone() for weight in weights]
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for weight in weights:
+                weight.mul_(1 + ROUNDING * torch.randn_like(weight))
+        yield
+    finally:
+        for weight, values in zip(weights, before, strict=True):
+            weight.copy_(values)

@@ -1,0 +1,220 @@
+"""Rows of evidence: written and read whole, and a sample of them made again, which nothing but rounding may change."""
+
+import gzip
+import re
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from specdec_lib import DraftTree, Sampling
+from specdec_lib.drafters import PromptLookup
+from specdec_lib.experiments import evidence, recorded_runs, results
+from specdec_lib.experiments.evidence import Evidence, EvidenceError
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recordings import record_once
+from tests import families
+
+TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
+PROMPTS = [Prompt(str(i), "code", (TEXT[i:],), chat=False) for i in range(5)]
+ABOUT = {"models": {}, "stores": {}, "seconds": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(evidence.MAKE, raising=False)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return families.build("llama-gqa", 0, vocab_size=len(tokenizer), max_position_embeddings=512, eos_token_id=0)
+
+
+def rows_of(model, tokenizer, prompts, drafter=PromptLookup(2, 4), longest=24):
+    recordings = record_once(model, tokenizer, prompts, Sampling(), longest)
+    return results.table(recordings, {"PLD": recorded_runs.replay_all(recordings, drafter)})
+
+
+@pytest.fixture
+def made(model, tokenizer, tmp_path, monkeypatch):
+    """A folder in which rows of all prompts were made, and the function that makes them."""
+    make = partial(rows_of, model, tokenizer)
+    monkeypatch.setenv(evidence.MAKE, "01")
+    Evidence("01", {"target": model}, folder=tmp_path).rows("greedy", make, PROMPTS)
+    monkeypatch.delenv(evidence.MAKE)
+    return tmp_path, make
+
+
+def counted(**columns) -> pd.DataFrame:
+    base = {"task": "t", "prompt": ["001", "NA"], "turn": 0, "seed": 0, "temperature": 0.0, "method": "None"}
+    return pd.DataFrame(base | columns)
+
+
+def test_what_is_written_is_read_without_what_was_timed(tmp_path):
+    frame = counted(
+        tokens=[3, 4], share=[0.25, np.nan], draft_s=[1.0, 2.0], widths=[np.array([0, 2, 0, 1]), np.array([0])]
+    )
+    evidence.write("01/greedy", frame, ABOUT, tmp_path)
+    found, about = evidence.read("01/greedy", tmp_path)
+    assert list(found.widths.iloc[0]) == [0, 2, 0, 1] and list(found.widths.iloc[1]) == [0]
+    pd.testing.assert_frame_equal(
+        found.drop(columns="widths"), frame.drop(columns=["widths", "draft_s"]), check_dtype=False
+    )
+    assert about["rows"] == 2 and about["seconds"] == 1.0
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def without_a_column(path):
+    head, names, *rows = gzip.decompress(path.read_bytes()).decode().splitlines()
+    lines = [head, *(line.rpartition(",")[0] for line in (names, *rows))]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def without_a_row(path):
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    path.write_bytes(gzip.compress("\n".join(lines[:-1]).encode()))
+
+
+def without_origin(path):
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    path.write_bytes(gzip.compress("\n".join(lines[1:]).encode()))
+
+
+@pytest.mark.parametrize("damage", [cut, without_a_column, without_a_row, without_origin, lambda path: path.unlink()])
+def test_a_damaged_file_is_named_in_one_sentence_with_what_to_do(damage, tmp_path):
+    path = evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+    damage(path)
+    with pytest.raises(EvidenceError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
+        evidence.read("01/greedy", tmp_path)
+
+
+def test_two_rows_of_one_output_and_a_folder_that_cannot_be_written_are_refused(tmp_path):
+    with pytest.raises(EvidenceError, match="two rows of .*'prompt': '001'"):
+        evidence.write("01/greedy", counted(tokens=[3, 4]).assign(prompt="001"), ABOUT, tmp_path)
+    (tmp_path / "01").write_text("a file where the folder would be")
+    with pytest.raises(EvidenceError, match=r"01/greedy.csv.gz cannot be written"):
+        evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_build_reads_all_rows_and_makes_a_sample_again(made, model, seed, monkeypatch):
+    folder, make = made
+    monkeypatch.setattr(evidence, "SECONDS", 0.0)
+    asked = []
+    book = Evidence("01", {"target": model}, seed=seed, folder=folder)
+    rows = book.rows("greedy", lambda prompts: asked.append(prompts[0].id) or make(prompts), PROMPTS[1:])
+    assert set(rows.prompt) == {prompt.id for prompt in PROMPTS}
+    (outcome,) = book.outcomes
+    assert (outcome.prompts, outcome.here, outcome.again, outcome.made, outcome.rounded) == (5, 4, 1, 1, 0)
+    assert len(asked) == 1 and asked[0] != "0"
+
+
+class OneTokenLess(PromptLookup):
+    """A drafter with a fault: it forgets the last token of each draft."""
+
+    def propose(self, context, limit):
+        draft = super().propose(context, limit)
+        return DraftTree.chain(draft.tokens[:-1])
+
+
+def test_a_row_changed_by_hand_another_drafter_or_another_tokenizer_stop_the_page(made, model, tokenizer):
+    folder, make = made
+    book = Evidence("01", {"target": model}, folder=folder)
+    faulty = partial(rows_of, model, tokenizer, drafter=OneTokenLess(2, 4))
+    with pytest.raises(EvidenceError, match=r"01/greedy.*\('code', .*: drafted was \d+ and is \d+; rounding does not"):
+        book.rows("greedy", faulty, PROMPTS)
+
+    other = partial(rows_of, model, Reversed(tokenizer))
+    with pytest.raises(EvidenceError, match="rounding does not"):
+        book.rows("greedy", other, PROMPTS)
+
+    frame, about = evidence.read("01/greedy", folder)
+    evidence.write("01/greedy", frame.assign(accepted=frame.accepted + 1), about, folder)
+    with pytest.raises(EvidenceError, match=r"accepted was \d+ and is \d+"):
+        book.rows("greedy", make, PROMPTS)
+
+
+class Reversed:
+    """A tokenizer that gives other ids to the same text."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def __call__(self, text):
+        return {"input_ids": self.tokenizer(text)["input_ids"][::-1]}
+
+
+def test_a_difference_that_rounding_makes_is_counted_and_does_not_stop_the_page(made, model):
+    folder, make = made
+    threshold = next(model.parameters()).detach().double().sum().item()
+
+    def on_the_edge(prompts):
+        """Counts one more where the sum of some weights is beyond what it is now: any rounding may decide that."""
+        beyond = next(model.parameters()).detach().double().sum().item() != threshold
+        return make(prompts).assign(tokens=lambda rows: rows.tokens + 1 + beyond)
+
+    book = Evidence("01", {"target": model}, folder=folder)
+    before = [parameter.clone() for parameter in model.parameters()]
+    book.rows("greedy", on_the_edge, PROMPTS)
+    assert book.outcomes[0].rounded == book.outcomes[0].made > 0
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+
+
+def test_rows_of_another_model_and_missing_rows_say_how_they_are_made(made, model, tokenizer):
+    folder, make = made
+    with pytest.raises(EvidenceError, match="another target model .* rows 01/greedy"):
+        Evidence("01", {"target": families.perturbed(model)}, folder=folder).rows("greedy", make, PROMPTS)
+    with pytest.raises(EvidenceError, match="there is no .*sampled.* rows 01/sampled"):
+        Evidence("01", {"target": model}, folder=folder).rows("sampled", make, PROMPTS)
+
+
+def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model):
+    folder, make = made
+    frame, about = evidence.read("01/greedy", folder)
+    rest = frame.assign(method="REST", accepted=frame.accepted + 9)
+    evidence.write("01/greedy", pd.concat([frame, rest]), about | {"stores": {"text": "old"}}, folder)
+    book = Evidence("01", {"target": model}, folder=folder)
+
+    def both(prompts):
+        return pd.concat([make(prompts), make(prompts).assign(method="REST")])
+
+    book.rows("greedy", both, PROMPTS, {"text": ("new", ["REST"])})
+    assert book.outcomes[0].unchecked == ("REST",)
+    with pytest.raises(EvidenceError, match="accepted was"):
+        book.rows("greedy", both, PROMPTS, {"text": ("old", ["REST"])})
+
+
+def test_a_readers_own_run_makes_rows_of_its_first_prompts_and_reads_none(tmp_path, model, tokenizer):
+    own = Evidence("01", {"target": model}, own=["target"], own_prompts=2, folder=tmp_path)
+    rows = own.rows("greedy", partial(rows_of, model, tokenizer), PROMPTS)
+    assert list(rows.prompt) == ["0", "1"] and not own.outcomes
+
+
+def test_rows_that_were_finished_are_not_made_again_after_an_interruption(tmp_path, model, tokenizer, monkeypatch):
+    monkeypatch.setenv(evidence.MAKE, "01/greedy")
+    monkeypatch.setattr(evidence, "PIECE", 2)
+    asked = []
+
+    def make(prompts, fails=False):
+        if fails and prompts[0].id == "4":
+            raise KeyboardInterrupt
+        asked.extend(prompt.id for prompt in prompts)
+        return rows_of(model, tokenizer, prompts)
+
+    book = Evidence("01", {"target": model}, origin={"commit": "abc"}, folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        book.rows("greedy", partial(make, fails=True), PROMPTS)
+    assert not (tmp_path / "01").exists()
+    rows = book.rows("greedy", make, PROMPTS)
+    assert asked == list(rows.prompt) == list("01234")
+    about = evidence.read("01/greedy", tmp_path)[1]
+    assert about["commit"] == "abc" and about["command"].endswith("rows 01/greedy")
