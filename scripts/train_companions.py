@@ -5,8 +5,8 @@ accepted if it is the answer's. ``--kind pld+`` chooses PLD+'s layer and heads o
 ``--go-on`` trains heads further that draft. So EAGLE's went on from its file of commit f658062f, with products in bfloat16:
 ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``. Heads replace a file only if their held-out loss is less.
 
-Hydra's have the released shape: four heads of four blocks with a prefix layer. They begin as those of commit ae4ca558, which had
-three heads of one block: ``--kind hydra --go-on``. ``--minutes`` ends a run in the middle of an epoch; the same command goes on
+Hydra's have the released shape: four heads of four blocks with a prefix layer. With ``--go-on`` they begin as the shipped ones,
+three heads of one block. ``--minutes`` ends a run in the middle of an epoch; the same command goes on
 there, from the checkpoint beside the states in ``--data``.
 """
 

@@ -2,21 +2,25 @@
 
 from collections import Counter
 
+import learning_rows
 import numpy as np
 import own_answers
 import pytest
 import released_rules
 import torch
+import train_companions
 
 from specdec_lib import Sampling, load_model
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import eagle, medusa
+from specdec_lib.experiments import committed_rows
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.heads.draft_training import Text
-from specdec_lib.heads.drafting import Ends
+from specdec_lib.heads.draft_training import Text, states_of
+from specdec_lib.heads.drafting import Ends, HydraHeads
 from specdec_lib.report import numbers
+from tests.families import build, prompt
 
 
 @pytest.mark.parametrize(
@@ -81,3 +85,53 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     assert again == found
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
     assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8
+
+
+def test_wider_heads_begin_with_what_the_earlier_ones_know(tmp_path):
+    model = build("llama-gqa")
+    torch.manual_seed(0)
+    old = HydraHeads.for_target(model, prefix=False, heads=2, layers=1)
+    for weights in old.parameters():
+        torch.nn.init.normal_(weights, std=0.2)
+    new = train_companions.widened(old, HydraHeads.for_target(model, heads=3)).eval()
+    states = torch.randn(1, 9, 32)
+    states = 2 * states / states.square().mean(-1, keepdim=True).sqrt()
+    new.begin(states[0])
+    tokens, where = torch.tensor([prompt(1, 9)]), torch.ones(1, 9, dtype=torch.bool)
+    with torch.no_grad():
+        before = old.eval().features(Ends(model), states, tokens, where, 2)
+        after = new.features(Ends(model), states, tokens, where, 3)
+    for known, same in zip(before, after, strict=False):
+        torch.testing.assert_close(same, known, rtol=1e-4, atol=1e-4)
+    # The third head is the second one, which reads its tokens one place later.
+    width = slice(32, 96)
+    assert torch.equal(new.first[2].map.weight[:, 64:], old.first[1].map.weight[:, width])
+    assert not new.first[2].map.weight[:, 32:64].any()
+
+
+def test_states_of_a_text_are_computed_once(tmp_path):
+    model, row = build("llama-gqa"), {"prompt": np.array(prompt(1, 7)), "answer": np.array(prompt(2, 5))}
+    text = train_companions.KeptText(model, row, tmp_path)
+    states = text.states
+    torch.testing.assert_close(states.float(), states_of(model, text.tokens.tolist()), rtol=2e-2, atol=2e-2)
+    assert text.start == 7 and len(list(tmp_path.iterdir())) == 1
+    again = train_companions.KeptText(None, row, tmp_path)
+    assert torch.equal(again.states, states)
+
+
+@pytest.mark.slow
+def test_each_system_that_learns_has_rows_of_each_state_and_they_are_kept(tmp_path, monkeypatch):
+    asked = {"target": "pocket", "per_task": 1, "max_new_tokens": 8, "kept": tmp_path / "kept", "out": tmp_path}
+    asked["system"] = ["SuffixDecoding", "Token Recycling", "Lookahead, prompt"]
+    learning_rows.main(**asked)
+    rows, _ = committed_rows.committed("learning", tmp_path)
+    states = rows.groupby("method").state.agg(set).to_dict()
+    assert states == {
+        "SuffixDecoding": {"cold", "warm"},
+        "Token Recycling": {"cold", "warm"},
+        "Lookahead, prompt": {"cold"},
+    }
+    monkeypatch.setattr(learning_rows, "runs_of", None)
+    learning_rows.main(**asked)
+    again, _ = committed_rows.committed("learning", tmp_path)
+    assert len(again) == len(rows)

@@ -279,6 +279,7 @@ class _Progress:
     kept: int = 0
     little: int = 0
     peak: float = 0.0
+    rate: float = 0.0
     curve: list[dict] = field(default_factory=list)
 
 
@@ -355,8 +356,9 @@ def train_heads(
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward(inputs=list(head.parameters()))
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+                at.rate = at.peak * rate_factor(step, steps, recipe.last_rate)
                 for group in optimizer.param_groups:
-                    group["lr"] = at.peak * rate_factor(step, steps, recipe.last_rate)
+                    group["lr"] = at.rate
                 optimizer.step()
                 average.update_parameters(head)
                 at.losses.append(loss.item())
@@ -372,7 +374,7 @@ def train_heads(
             found = mean_loss(average.module.eval(), ends, held_out, settings, cut)
             done = epoch + (1 if at.done == steps_each else at.done / steps_each)
             row = {"epoch": done, "loss": float(np.mean(at.losses)), "held_out": found}
-            at.curve.append(row | {"rate": optimizer.param_groups[0]["lr"]})
+            at.curve.append(row | {"rate": at.rate})
             bar.set_postfix(held_out=found)
             gained, less = found < 0.995 * at.least, found < at.least
             if less:
