@@ -50,7 +50,12 @@ def greedy(**options):
 @pytest.fixture(scope="module")
 def pocket():
     """Both engines of the small model, with chunks, few blocks and short sequences."""
-    small = {"max_model_len": SHORT, "max_num_batched_tokens": SHORT, "tokenizer": str(smollm2.folder())}
+    small = {
+        "max_model_len": SHORT,
+        "max_num_batched_tokens": SHORT,
+        "tokenizer": str(smollm2.folder()),
+        "num_gpu_blocks_override": 64,
+    }
     plain = engine(POCKET, **small)
     return plain, engine(POCKET, OURS, **small)
 
@@ -86,7 +91,9 @@ def test_greedy_outputs_of_fifty_prompts_are_plain_ones(tmp_path):
     assert len(ids) == 50
     outputs, drafted = [], 0
     for speculative in (None, OURS):
-        served = engine(folder, speculative, {"drafter": "One tree", "prices": "gpu"}, max_model_len=512)
+        served = engine(
+            folder, speculative, {"drafter": "One tree", "prices": "gpu"}, max_model_len=512, num_gpu_blocks_override=48
+        )
         done = served.generate(asked(ids), greedy(max_tokens=16), use_tqdm=False)
         outputs.append([list(one.outputs[0].token_ids) for one in done])
         drafted = accepted(served)
@@ -162,7 +169,7 @@ def test_preempted_requests_are_resumed(judge):
     preempted = sum(m.value for m in tight.get_metrics() if m.name == "vllm:num_preemptions")
     assert preempted > 0 and accepted(tight) > 0
     del tight
-    roomy = engine(POCKET, **small)
+    roomy = engine(POCKET, num_gpu_blocks_override=64, **small)
     expected = roomy.generate(asked(ids), greedy(max_tokens=60, ignore_eos=True), use_tqdm=False)
     for prompt, one, two in zip(ids, expected, got, strict=True):
         assert same(judge, prompt, one.outputs[0].token_ids, two.outputs[0].token_ids)
@@ -191,7 +198,13 @@ def chi_square(tiny, speculative, count=4000):
     folder, model = tiny
     prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
     served = engine(
-        folder, speculative, {"drafter": "PLD"}, max_model_len=32, max_num_seqs=64, skip_tokenizer_init=True
+        folder,
+        speculative,
+        {"drafter": "PLD"},
+        max_model_len=32,
+        max_num_seqs=64,
+        num_gpu_blocks_override=128,
+        skip_tokenizer_init=True,
     )
     sampling = vllm.SamplingParams(temperature=1.0, max_tokens=3, seed=None, detokenize=False, ignore_eos=True)
     done = served.generate(asked([prompt] * count), sampling, use_tqdm=False)
