@@ -196,7 +196,7 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
 
 def main(
     rounds: Annotated[int, typer.Option(help="Of turns.")] = 5,
-    tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 48,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 40,
     out: Annotated[Path, typer.Option(help="Folder of the tables.")] = Path("data/results/cpu"),
     sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
     fixed_at: Annotated[int, typer.Option(help="Requests at once at which fixed lengths are tried; 0 for none.")] = 4,

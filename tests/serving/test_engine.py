@@ -5,7 +5,6 @@ Engines are processes of their own, which import what the module names ``propose
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
