@@ -125,7 +125,11 @@ def in_a_server(table: Mapping[str, Number]) -> Figure:
     axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
     for number, (way, (name, marker)) in enumerate(SERVED.items()):
         found = [table.get(f"{way}_over_plain_b{size}") for size in SERVED_SIZES]
-        known = [(place + 0.06 * (number - 1), one) for place, one in zip(places, found, strict=True) if one]
+        known = [
+            (place + 0.06 * (number - 1), one)
+            for place, one in zip(places, found, strict=True)
+            if one and one.value is not None
+        ]
         if known:
             at, numbers = zip(*known, strict=True)
             (line,) = axes.plot(at, [one.value for one in numbers], marker=marker, label=name)
