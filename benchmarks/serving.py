@@ -1,12 +1,13 @@
-"""How fast vLLM serves SmolLM2 here: plain, with its own ``ngram`` and ``suffix``, and with this library's drafters, in turns.
+"""How fast vLLM serves SmolLM2 here: plain, with its own drafters, and with this library's, in turns.
 
 Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the page
-``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. Each way has an engine of its own, of which one works at a
-time. What is imported at the top of this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
+``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. One engine works at a time. What is imported at the top of
+this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,20 +30,20 @@ MOST = 8
 PROMPTS = 64
 SPECULATIVE: dict[str, dict[str, Any] | None] = {
     "plain": None,
-    # As vLLM's documentation has it.
-    "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
     "suffix": {"method": "suffix", "num_speculative_tokens": 32},
     "ours": {"method": "custom_class", "model": "benchmarks.serving.Switch", "num_speculative_tokens": MOST},
 }
+#: vLLM's own drafter, with the settings of its documentation; in the engine of ours, which schedules like that of ``ngram``.
+NGRAM = {"num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 4}
 #: Names of the file that tells the engine of ours how to draft, and of the prices that it reads.
 WAY, PRICES = "SPECDEC_BENCH_WAY", "SPECDEC_BENCH_PRICES"
 
 
 class Switch:
-    """A proposer whose drafter and length a file names: ``adaptive``, or a fixed length; a new one at each change."""
+    """A proposer that a file names: ``adaptive``, ``fixed`` or ``ngram``, and its most tokens; a new one at each change."""
 
     def __init__(self, vllm_config: Any):
-        self.config, self.way, self.inner = vllm_config, "", None
+        self.config, self.way, self.inner, self.hits = vllm_config, "", None, None
         self._choose()
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -50,19 +52,31 @@ class Switch:
     def _choose(self) -> None:
         way = Path(os.environ[WAY]).read_text()
         if way != self.way:
-            from specdec_lib.drafters import SuffixDecoding
-            from specdec_lib.vllm import proposer
+            self.way, self.inner = way, self._ngram() if way.startswith("ngram") else self._ours(way)
 
-            prices = os.environ[PRICES] if way.startswith("adaptive") else None
-            made = proposer(SuffixDecoding, prices)(self.config)
-            if self.inner is not None:  # what it knows of drafts stays, what it remembers of answers does not
-                made.hits = self.inner.hits
-            self.way, self.inner = way, made
+    def _ngram(self) -> Any:
+        from vllm.v1.spec_decode.ngram_proposer import NgramProposer
+
+        config = copy.copy(self.config)
+        config.speculative_config = copy.copy(self.config.speculative_config)
+        for name, value in NGRAM.items():
+            setattr(config.speculative_config, name, value)
+        return partial(NgramProposer(config).propose, NGRAM["num_speculative_tokens"])
+
+    def _ours(self, way: str) -> Any:
+        from specdec_lib.drafters import SuffixDecoding
+        from specdec_lib.vllm import proposer
+
+        made = proposer(SuffixDecoding, os.environ[PRICES] if way.startswith("adaptive") else None)(self.config)
+        if way.startswith("adaptive"):  # what it knows of drafts stays, what it remembers of answers does not
+            made.hits = self.hits = self.hits or made.hits
+        return made.propose
 
     def propose(self, *arguments: Any, **named: Any) -> list[list[int]]:
+        """Ask the one that the file names."""
         self._choose()
         length = int(self.way.split()[1])
-        return [draft[:length] for draft in self.inner.propose(*arguments, **named)]
+        return [draft[:length] for draft in self.inner(*arguments, **named)]
 
 
 def print_asked() -> None:
@@ -158,7 +172,7 @@ class Served:
 Measured = Mapping[tuple[str, int, str], Sequence[float]]
 
 
-def numbers_of(measured: Measured, ways: Sequence[str]) -> dict[str, Any]:
+def numbers_of(measured: Measured) -> dict[str, Any]:
     """Medians over rounds with their intervals, and ratios within a round."""
     from specdec_lib.experiments.statistics import median
 
@@ -182,16 +196,20 @@ def numbers_of(measured: Measured, ways: Sequence[str]) -> dict[str, Any]:
 
 def main(
     rounds: Annotated[int, typer.Option(help="Of turns.")] = 5,
-    tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 48,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 40,
     out: Annotated[Path, typer.Option(help="Folder of the tables.")] = Path("data/results/cpu"),
     sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
     fixed_at: Annotated[int, typer.Option(help="Requests at once at which fixed lengths are tried; 0 for none.")] = 4,
     ways: Annotated[str, typer.Option(help="Which engines.")] = ",".join(SPECULATIVE),
-    prices: Annotated[Path | None, typer.Option(help="What passes take, measured before.")] = None,
+    prices: Annotated[
+        str, typer.Option(help="What passes take: a file of calibrate-vllm or a name; else it is measured.")
+    ] = "",
 ) -> None:
     """Measure how fast vLLM serves SmolLM2 here."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    # vLLM warns that speculation on a processor is much slower without it.
+    os.environ.setdefault("LD_PRELOAD", str(Path(sys.prefix) / "lib" / "libiomp5.so"))
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # engines find their modules where this process does
     load = os.getloadavg()[0]
     wanted = [int(size) for size in sizes.split(",")]
     # In a process of its own: an engine is a child that imports what this one has at its top, and numba must not be there.
@@ -199,20 +217,21 @@ def main(
     made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
     folder, prompts = json.loads(made.stdout.splitlines()[-1])
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
-    if prices is None:
-        prices = out / "serving-prices.json"
-        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", str(prices)]
+    if not prices:
+        prices = str((out / "serving-prices.json").resolve())
+        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", prices]
         options = ["--tokens", str(MOST), "--engine", '{"dtype": "float32", "enforce_eager": true}']
         subprocess.run([*command, *options], check=True)
     way = Path(tempfile.mkdtemp()) / "way"
     way.write_text(f"adaptive {MOST}")
-    os.environ |= {WAY: str(way), PRICES: str(prices.resolve())}
+    os.environ |= {WAY: str(way), PRICES: prices}
     names = ways.split(",")
-    if importlib.util.find_spec("arctic_inference") is None:
+    if "suffix" in names and importlib.util.find_spec("arctic_inference") is None:
         names.remove("suffix")
         print("suffix is left out: it needs the package arctic-inference")
     engines = {name: Served(folder, name, longest) for name in names}
     fixed = {f"fixed{length}": f"fixed {length}" for length in range(1, MOST + 1)}
+    of_ours = fixed | {"ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"}
     measured: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for engine in engines.values():  # reads all prompts, whose keys and values stay in the engine's cache
         engine.run(prompts, max(wanted), 4)
@@ -221,11 +240,12 @@ def main(
             # A round has its own prompts where a few are enough.
             count = min(len(prompts), 3 * size + 3)
             chosen = [prompts[(number * count + place) % len(prompts)] for place in range(count)]
-            turns = [*engines, *(fixed if size == fixed_at else ())]
+            turns = [*dict.fromkeys([*engines, *of_ours])]
+            turns = [name for name in turns if name not in fixed or size == fixed_at]
             for name in turns[number % len(turns) :] + turns[: number % len(turns)]:
                 # The numbers make it another drafter, which has seen no answer.
-                way.write_text(f"{fixed.get(name, f'adaptive {MOST}')} {number} {size}")
-                engine = engines["ours" if name in fixed else name]
+                way.write_text(f"{of_ours.get(name)} {number} {size}")
+                engine = engines["ours" if name in of_ours else name]
                 for quantity, value in engine.run(chosen, size, tokens).items():
                     measured[name, size, quantity].append(value)
             print(
@@ -239,7 +259,7 @@ def main(
 
     os.chdir(out)
     about = {"threads": os.cpu_count(), "rounds": rounds, "tokens": tokens, "prompts": len(prompts), "load": load}
-    report.save("serving", about | {"vllm": __version__}, numbers_of(measured, [*engines, *fixed]))
+    report.save("serving", about | {"vllm": __version__}, numbers_of(measured))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ A proposer of one's own is a file of three lines, which vLLM finds by its name::
 
 Common cases need no file: ``"model": "specdec_lib.vllm.Proposer"`` reads :data:`SETTINGS` from the environment.
 
-vLLM verifies each drafted token by the target's own probability of it, so outputs keep their distribution, and greedy outputs
+vLLM verifies each drafted token by the target's own probability of it, so outputs should keep their distribution, greedy outputs
 their tokens up to rounding. Its interface takes chains of tokens and nothing else; it is marked experimental.
 """
 

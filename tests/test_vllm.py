@@ -70,8 +70,9 @@ class Engine:
         """One pass; the prompts of the requests in ``reading`` are not read to their end yet."""
         sampled = []
         for place, one in enumerate(self.running):
-            if one.name in reading:
+            if one.name in reading:  # its draft was dropped
                 sampled.append([])
+                self.drafts.pop(one.name, None)
                 continue
             at, draft = int(self.counts[place]), self.drafts.get(one.name, [])
             coming = one.text[at:]
@@ -113,6 +114,59 @@ def texts(count, length=40, repeats=4, seed=0):
             answer += prompt[start : start + 12] + drawn.integers(VOCABULARY, size=2).tolist()
         made.append((prompt, answer))
     return made
+
+
+class Checked(Drafter):
+    """Sees that its calls come in the contract's order and show the tokens of one request, and drafts at random."""
+
+    def __init__(self):
+        self.open, self.drawn = False, np.random.default_rng(0)
+
+    def start(self, context):
+        assert not self.open
+        self.open, self.seen, self.context = True, [*context.tokens], context
+        self.asked = False
+
+    def propose(self, context, limit):
+        assert self.open and context is self.context and context.tokens[: len(self.seen)] == self.seen
+        self.seen, self.asked = [*context.tokens], True
+        return DraftTree.chain(self.drawn.integers(3, size=self.drawn.integers(limit + 1)).tolist())
+
+    def verified(self, tree, path, outputs):
+        new = self.context.tokens[len(self.seen) :]
+        assert new and [tree.tokens[node] for node in path] == new[: len(path)]
+
+    def finish(self):
+        assert self.open
+        self.open = False
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("prices", [None, "server"])
+def test_whatever_the_scheduler_does(seed, prices, caplog):
+    """Requests over three tokens come, go, come back, are read in chunks, have their drafts cut, or are not asked for."""
+    drawn = np.random.default_rng(seed)
+    engine = Engine(proposer(Checked, prices)(config(at_once=6)), 6)
+    gone, number = [], 0
+    with caplog.at_level(logging.ERROR, "vllm.specdec_lib"):
+        for _ in range(150):
+            chance = drawn.random()
+            if len(engine.running) < 6 and chance < 0.3:
+                engine.add(
+                    number, drawn.integers(3, size=drawn.integers(1, 6)).tolist(), drawn.integers(3, size=100).tolist()
+                )
+                number += 1
+            elif engine.running and chance < 0.4:
+                one, so_far = engine.remove(engine.running[drawn.integers(len(engine.running))].name)
+                gone.append((one.name, so_far, one.text[len(so_far) :]))
+            elif gone and len(engine.running) < 6 and chance < 0.5:
+                engine.add(*gone.pop(drawn.integers(len(gone))))
+            for name in [*engine.drafts]:
+                engine.drafts[name] = engine.drafts[name][: drawn.integers(9)]
+            engine.step(reading=[one.name for one in engine.running if drawn.random() < 0.1])
+            for one in [one for place, one in enumerate(engine.running) if engine.counts[place] >= len(one.text)]:
+                engine.remove(one.name)
+    assert not caplog.records and engine.accepted
 
 
 @pytest.fixture(scope="module")

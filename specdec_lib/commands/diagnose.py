@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +73,7 @@ def diagnose(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
     from specdec_lib.experiments.answers import read_answers
-    from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
+    from specdec_lib.experiments.elsewhere import PROGRAMS, switched_on
     from specdec_lib.report.display import diagnosis_page
 
     named = [path.resolve() for path in (answers, weights, options.expanded(prices), to_json, page) if path]
@@ -86,7 +87,7 @@ def diagnose(
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
     bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
-    found = diagnosis.diagnose(read, bench, curve)
+    found = replace(diagnosis.diagnose(read, bench, curve), switched_on=switched_on(store))
     # Files first: a terminal may go away, or not print a character.
     if to_json is not None:
         given = {"store": store, "weights": weights}
@@ -102,7 +103,7 @@ def diagnose(
     for line in (*diagnosis_page.reasons(found), found.advice()):
         _print(line)
     _print("\nHow the methods are switched on:")
-    for name, known in SWITCHED_ON.items():
+    for name, known in found.switched_on.items():
         _print("\n  ".join([name, *(f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS)]))
     _print("All of them, and those that are not listed: generate(model, prompt, drafter) of this library.\n")
     for name, needed in found.needs.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,6 +160,7 @@ class Diagnosis:
     needs: Mapping[str, str]
     free: list[str]
     each: list[dict[str, Any]]
+    switched_on: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: SWITCHED_ON)
 
     @property
     def recommended(self) -> str | None:
@@ -197,7 +198,7 @@ class Diagnosis:
                 for one in self.predictions
             ],
             "needs": dict(self.needs),
-            "switched_on": SWITCHED_ON,
+            "switched_on": self.switched_on,
             "free": self.free,
             "each": self.each,
         }

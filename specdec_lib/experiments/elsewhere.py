@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
 PROGRAMS = ("transformers", "vLLM", "SGLang", "llama.cpp")
+
+
+def _ours(**settings: str) -> str:
+    """How vLLM is started with a drafter of this library."""
+    config = {"method": "custom_class", "model": "specdec_lib.vllm.Proposer", "num_speculative_tokens": 8}
+    given, asked = shlex.quote(json.dumps(settings)), shlex.quote(json.dumps(config))
+    return f"SPECDEC_VLLM={given} vllm serve MODEL --speculative-config {asked}"
+
+
+#: Methods of this library that vLLM has through it alone and that draft from a datastore.
+_OURS_IN_VLLM = ("REST", "SAM-Decoding", "One tree")
 
 #: By method: what to write in each program that has it. Where a method or a program is missing, only this library has the
 #: method: ``generate(model, prompt, drafter)``, or transformers' ``generate(custom_generate=...)``.
@@ -14,6 +30,7 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
         "llama.cpp": "llama-server --spec-type ngram-simple",
     },
     "REST": {
+        "vLLM": _ours(drafter="REST", store="STORE"),
         "SGLang": "--speculative-algorithm NGRAM --speculative-ngram-external-corpus-path FILE.jsonl (a suffix automaton)",
         "llama.cpp": "llama-server --spec-type ngram-cache --lookup-cache-static FILE (statistics of n-grams)",
     },
@@ -41,4 +58,14 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
         "SGLang": "--speculative-algorithm EAGLE --speculative-eagle-topk 8 --speculative-draft-model-path HEAD"
     },
     "Medusa": {"vLLM": '--speculative-config \'{"method": "medusa", "model": "HEADS", "num_speculative_tokens": 5}\''},
+    "SAM-Decoding": {"vLLM": _ours(drafter="SAM-Decoding", store="STORE")},
+    "One tree": {"vLLM": _ours(drafter="One tree", store="STORE")},
 }
+
+
+def switched_on(store: str | Path | None) -> Mapping[str, Mapping[str, str]]:
+    """:data:`SWITCHED_ON` with the user's datastore where one is drafted from."""
+    if store is None:
+        return SWITCHED_ON
+    own = {name: {"vLLM": _ours(drafter=name, store=str(store))} for name in _OURS_IN_VLLM}
+    return {name: known | own.get(name, {}) for name, known in SWITCHED_ON.items()}

@@ -86,6 +86,8 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["diagnose", "a.jsonl", "--json", "x", "--page", "x"], "are one file"),
     (["diagnose", "a.jsonl", "--tokenizer", "pocket", "--weights", "file"], "holds no weights of a tree"),
     (["calibrate", "--target", "pocket"], "Missing option '--out'"),
+    (["calibrate-vllm", "pocket"], "Missing option '--out'"),
+    (["calibrate-vllm", "pocket", "--out", "p.json", "--engine", "[]"], "--engine is []; expected a JSON object"),
     (["calibrate", *TARGET, "--context", "0"], "0; expected 1 or more"),
     (["calibrate", *TARGET, "--context", "2000"], "a pass after it included, is 2128, the model's context 2048"),
     (["calibrate", *TARGET, "--source", "X"], "one tree cannot draft from 'X'; expected some of PLD"),

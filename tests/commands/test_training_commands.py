@@ -1,6 +1,7 @@
 """The commands that train, find or fit something for a model: what they write and go on with, on tiny models."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -141,6 +142,9 @@ def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(an
         found = json.loads(out.read_text())
         (told[bool(own)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
         assert found["weights"] == (str(fitted) if own else None)
+        for name in ("REST", "One tree"):
+            asked = json.loads(shlex.split(found["switched_on"][name]["vLLM"])[0].removeprefix("SPECDEC_VLLM="))
+            assert asked == {"drafter": name, "store": str(tmp_path / "store")}
     assert "OneTree(PLD, REST;" in told[False] and "OneTree(PLD, REST, SuffixDecoding;" in told[True]
 
 

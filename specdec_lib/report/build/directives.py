@@ -167,7 +167,7 @@ def draw_methods(folder: Path) -> None:
 
 
 def _draw_pictures(app: Sphinx) -> None:
-    """Draw the figures of pages that are no chapter's: methods, what reproduces, and seconds."""
+    """Draw the figures of pages that are no chapter's: methods, what reproduces, seconds, and serving."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
@@ -178,6 +178,8 @@ def _draw_pictures(app: Sphinx) -> None:
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
         drawing = pictures.tokens_per_second(tables["seconds"])
         drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
+        drawing = pictures.in_a_server(tables["serving"])
+        drawing.savefig(folder / "serving.svg", metadata={"Date": None})
 
 
 def _name_packages(app: Sphinx, config: Config) -> None:
