@@ -19,7 +19,7 @@ from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
 from specdec_lib.methods import Method, method_of, published_as
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
-UNITS = {"step": "passes", "token": "drafted", "level": "depth"}
+UNITS = {"step": "passes", "token": "drafted", "level": "levels"}
 #: Ends of the identifiers of PLD+'s published numbers, and the tasks here.
 TASKS = {
     "summ": "summarisation",

@@ -30,9 +30,10 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
     """The results table: a row per output and method, of which ``runs`` has one Generation a recording.
 
     ``task, prompt, turn, seed, temperature, method, looped``; ``tokens`` (of passes, the prefill's first one not counted),
-    ``passes``, ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``draft_s``; and
-    arrays: ``widths``, the number of passes of each width, ``kept`` and ``looked_at``, how many draft tokens were kept at each
-    depth, and of how many the target said whether they are kept (:func:`kept_by_depth`).
+    ``passes``, ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``levels``
+    (passes of a network that drafts level by level), ``draft_s``; and arrays: ``widths``, the number of passes of each width,
+    ``kept`` and ``looked_at``, how many draft tokens were kept at each depth, and of how many the target said whether they are
+    kept (:func:`kept_by_depth`).
     """
     rows = []
     for method, each in runs.items():
@@ -53,6 +54,7 @@ def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generatio
                     "drafted": sum(step.drafted for step in drafting),
                     "accepted": sum(step.accepted for step in drafting),
                     "depth": sum(step.tree.depth for step in drafting),
+                    "levels": sum(step.tree.levels for step in drafting),
                     "draft_s": sum(step.draft_seconds for step in run.steps),
                     "widths": np.bincount([step.width for step in run.steps]),
                     "kept": _from_depth_one(step.accepted for step in run.steps),
