@@ -306,6 +306,8 @@ def cannot_write(path: Path) -> str:
         there = next(parent for parent in Path(os.path.realpath(path)).parents if parent.exists())
         if not there.is_dir():
             return "part of it is a file, no folder"
+        with suppress(FileNotFoundError):
+            os.lstat(path)  # an OSError for a name that is too long
         TemporaryFile(dir=there).close()
         return ""
     except OSError as error:

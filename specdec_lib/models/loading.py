@@ -96,16 +96,9 @@ def is_gguf(name_or_path: str | Path) -> bool:
     return path.suffix.lower() == ".gguf" and not path.is_dir()
 
 
-def _described(name_or_path: str | Path) -> str | Path:
-    """Where a model lies whose weights are not read."""
-    place = _place(name_or_path)
-    check_files(place, weights=False)
-    return place
-
-
 def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Load the configuration alone of what :func:`load_model` takes, a GGUF file too."""
-    place = _described(name_or_path)
+    place = placed(name_or_path)
     if is_gguf(place):
         return gguf.described(Path(place))[0]
     # Left unset, transformers would ask on the terminal, and a y would run the code.
@@ -114,7 +107,8 @@ def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) ->
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone of what :func:`load_model` takes, a GGUF file too."""
-    place = _described(name_or_path)
+    place = _place(name_or_path)
+    check_files(place, weights=False)
     if is_gguf(place):
         return gguf.described(Path(place))[1]
     return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)

@@ -62,6 +62,7 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     # A few prompts instead of tasks, which the tokenizers of the tiny models cannot read.
     monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(6)])
     folder, out, data = save(build(family), tmp_path / "model"), tmp_path / "out", tmp_path / "data"
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     words = ["train-heads", "--target", str(folder), "--out", str(out), "--data", str(data)]
     words += "--device cpu --epochs 2 --max-new-tokens 8 --batch 2".split()
     assert main(words) == 0

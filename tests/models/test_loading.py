@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, T5Config
 from specdec_lib import Capture, Runtime, Sampling, UnsupportedModel, generate, load_model, record, replay
 from specdec_lib.drafters import DraftModel, PromptLookupAttention, PromptLookupHidden, SpecDecPP
 from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.files import ForeignFile
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import MedusaHeads
 from specdec_lib.models import loading, smollm2
@@ -48,7 +49,7 @@ def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
     assert resolve_dtype("auto", torch.device("cuda")) == "auto"
 
 
-def test_a_folder_that_was_left_half_is_replaced_and_a_whole_one_kept(tmp_path, monkeypatch):
+def test_a_folder_with_another_file_stays_and_an_empty_or_whole_one_is_a_model_afterwards(tmp_path, monkeypatch):
     def read(source, dtype):
         model = build("llama")
         model.config.quantization_config = None
@@ -57,12 +58,15 @@ def test_a_folder_that_was_left_half_is_replaced_and_a_whole_one_kept(tmp_path, 
     monkeypatch.setattr(smollm2, "fetch", lambda file: file)
     monkeypatch.setattr(smollm2, "read", read)
     (target := tmp_path / "model").mkdir()
-    (target / "left").write_text("half of a model")
-    for left in (False, True):  # the second time the folder is whole, as if another process had been faster
+    (target / "mine").write_text("somebody's own file")
+    with pytest.raises(ForeignFile, match="did not write .*mine"):
         smollm2.convert(target)
-        assert (target / "left").exists() == left and [one.name for one in tmp_path.iterdir()] == ["model"]
+    assert (target / "mine").read_text() == "somebody's own file"
+    (target / "mine").unlink()
+    for _ in range(2):  # the second time the folder is whole, as if another process had been faster
+        smollm2.convert(target)
+        assert [one.name for one in tmp_path.iterdir()] == ["model"]
         assert load_model(target, device="cpu")[0].num_parameters() == build("llama").num_parameters()
-        (target / "left").write_text("whole")
 
 
 def layer_missing(folder):
