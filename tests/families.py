@@ -4,14 +4,17 @@ Weights are wide enough that the most likely token depends on the context: a wro
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specdec_lib import load_model
+from specdec_lib.decoding.target import check_model
 
 VOCABULARY = 96
 #: Ids that the tokenizer knows; transformers adds one or two special tokens of its own for some families.
@@ -109,6 +112,26 @@ def save(model: PreTrainedModel, folder: Path, size: int = TEXT) -> Path:
 
 
 @torch.inference_mode()
+@contextmanager
+def hooked(part: nn.Module, hook: Callable, model: PreTrainedModel, before: bool = False) -> Iterator[None]:
+    """Call ``hook`` after (or before) a part of the model runs, in passes that a test asks for.
+
+    A model that has got a hook is checked anew in passes of its own, and of those the hook sees nothing.
+    """
+    sees: list[bool] = []
+
+    def told(*args):
+        return hook(*args) if sees else None
+
+    handle = part.register_forward_pre_hook(told) if before else part.register_forward_hook(told)
+    try:
+        check_model(model)
+        sees.append(True)
+        yield
+    finally:
+        handle.remove()
+
+
 def uncached(model: PreTrainedModel, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and final states after each token, by one forward of transformers without a cache."""
     out = model(torch.tensor([[*map(int, tokens)]]), use_cache=False, output_hidden_states=True)

@@ -132,6 +132,7 @@ class TreeCache(Cache):
                 arena[:, :, :, self.length : self.length + count] = rows
         self.length += count
 
+    @torch.inference_mode()  # in which they were made
     def clear(self) -> None:
         """Forget everything, and zero the buffers, which may hold NaN after a failed pass."""
         self.length = 0

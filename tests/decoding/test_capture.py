@@ -13,7 +13,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel
 from specdec_lib.models.fingerprint import fingerprint
 from tests.chaos import Chaos, everything, walk
-from tests.families import _COMMON, _EXPERTS, _GROUPED, _MIXED, SERVED, build, prompt
+from tests.families import _COMMON, _EXPERTS, _GROUPED, _MIXED, SERVED, build, hooked, prompt
 
 FAMILIES = ["llama", "llama-gqa", "mistral-window", "qwen3", "gpt-neox", "gemma", "gemma2", "gemma3", "olmo3", "gpt2"]
 LAYERS = (0, 1, 2)
@@ -92,12 +92,10 @@ def test_the_model_is_left_as_it_was_when_a_drafter_raises(llama, monkeypatch, c
 ], ids=str)  # fmt: skip
 def test_what_cannot_be_captured_is_refused_before_any_work(library, model, capture, says):
     model = library[model] if model in SERVED else eager("llama")
-    check_model(model)
     before = traces_left(model)
-    hook = model.register_forward_pre_hook(lambda *args: pytest.fail("the model ran"))
-    with pytest.raises(ValueError, match=says):
-        record(model, prompt(2, 9), max_new_tokens=3, capture=capture)
-    hook.remove()
+    with hooked(model, lambda *args: pytest.fail("the model ran"), model, before=True):
+        with pytest.raises(ValueError, match=says):
+            record(model, prompt(2, 9), max_new_tokens=3, capture=capture)
     assert traces_left(model) == before
 
 

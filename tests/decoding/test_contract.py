@@ -26,7 +26,7 @@ from specdec_lib.decoding.loop import Limits
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import AdaptiveDraftModel, Lookahead, PromptLookup, TokenRecycling, stopping
 from tests.chaos import FACTORIES, Chaos, Perfect, Silent
-from tests.families import CONTEXT, VOCABULARY, bounded, build, prompt, tokenizer
+from tests.families import CONTEXT, VOCABULARY, bounded, build, hooked, prompt, tokenizer
 
 
 def test_a_wrapped_drafter_is_passed_every_call(llama):
@@ -138,10 +138,8 @@ def test_no_cache_outlives_its_generation(library, llama, name, how):
 @pytest.fixture
 def idle(llama):
     """The model, which must not run."""
-    generate(llama, [1], max_new_tokens=1)
-    hook = llama.register_forward_pre_hook(lambda *args: pytest.fail("the model ran"))
-    yield llama
-    hook.remove()
+    with hooked(llama, lambda *args: pytest.fail("the model ran"), llama, before=True):
+        yield llama
 
 
 TINY = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

@@ -318,5 +318,5 @@ def test_what_is_no_decoding_method_is_told_how_to_be_written(llama):
     ):
         with pytest.raises(TypeError, match=told):
             llama.generate(ids, custom_generate=given, do_sample=False, max_new_tokens=4)
-    with pytest.raises(TypeError, match="no argument 'sed'; expected seed, streamer or on_finish"):
+    with pytest.raises(TypeError, match="no argument 'sed'; expected seed, streamer, on_finish or runtime"):
         custom_generate(PromptLookup(), sed=1)

@@ -13,7 +13,7 @@ from specdec_lib.decoding import few_rows
 from specdec_lib.decoding.few_rows import FewRows, serves
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup
-from tests.families import build, prompt
+from tests.families import build, hooked, prompt
 
 
 class Counted(FewRows):
@@ -145,7 +145,8 @@ def test_passes_use_it_unless_transformers_forward_is_asked_for(served, monkeypa
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_the_loaded_model_is_transformers_own():
     """Module by module, and under ``torch.jit.trace``."""
-    ours, theirs = load_model("pocket", "cpu")[0], AutoModelForCausalLM.from_pretrained(paths.POCKET / "target").eval()
+    ours = load_model("pocket", "cpu")[0]
+    theirs = AutoModelForCausalLM.from_pretrained(paths.POCKET / "target", dtype=torch.float32).eval()
     assert [type(module) for module in ours.modules()] == [type(module) for module in theirs.modules()]
     assert [vars(module).keys() for module in ours.modules()] == [vars(module).keys() for module in theirs.modules()]
     ids = torch.tensor([prompt(3, 6)])
@@ -210,7 +211,6 @@ def test_weights_that_a_hook_edits_within_a_generation_are_those_of_the_pass(ser
             passes.append(1)
             weight.data.mul_(1.0 + 0.05 * (len(passes) % 3))
 
-        generate(model, prompt(3, 12), max_new_tokens=2)  # checked before the hook edits
-        model.model.register_forward_pre_hook(edit)
-        texts.append(generate(model, prompt(3, 12), max_new_tokens=24, eos_token_id=[], runtime=runtime).tokens)
+        with hooked(model.model, edit, model, before=True):
+            texts.append(generate(model, prompt(3, 12), max_new_tokens=24, eos_token_id=[], runtime=runtime).tokens)
     assert texts[0] == texts[1]

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from specdec_lib import Capture, Runtime, Sampling, generate
 from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos, Riding, walk
-from tests.families import SERVED, bounded, build, prompt
+from tests.families import SERVED, bounded, build, hooked, prompt
 
 WIDTHS = (1, 4, 16, 64)
 SEEDED = Sampling(temperature=1.0, top_p=0.9, seed=3)
@@ -65,13 +65,12 @@ def test_after_a_pass_that_cannot_be_recorded_the_runtime_and_others_serve(llama
     plain = generate(llama, ids, max_new_tokens=8)
     runtime = graphs(llama)
 
-    def reads(module, args, kwargs, output):
+    def reads(module, args, output):
         assert float(output[0].sum()) < 1e9
 
-    hook = llama.model.layers[0].self_attn.register_forward_hook(reads, with_kwargs=True)
-    with pytest.raises(RuntimeError, match="cannot be recorded as a CUDA graph .*mode='static'"):
-        generate(llama, ids, max_new_tokens=8, runtime=runtime)
-    hook.remove()
+    with hooked(llama.model.layers[0].self_attn, reads, llama):
+        with pytest.raises(RuntimeError, match="cannot be recorded as a CUDA graph .*mode='static'"):
+            generate(llama, ids, max_new_tokens=8, runtime=runtime)
     assert not runtime._kept
     for other in (Runtime(llama, 40), runtime):
         assert generate(llama, ids, max_new_tokens=8, runtime=other).tokens == plain.tokens

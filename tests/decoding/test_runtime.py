@@ -10,7 +10,7 @@ from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel, SpecDecPP
 from tests.chaos import Chaos, Riding, head_of
-from tests.families import build, prompt
+from tests.families import build, hooked, prompt
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -110,10 +110,9 @@ def test_what_a_failed_pass_left_reaches_no_later_generation(llama, part):
         raise FloatingPointError("an overflow")
 
     plain = run()
-    hook = {"target": llama, "draft": draft}[part].register_forward_hook(broken)
-    with pytest.raises(FloatingPointError):
+    model = {"target": llama, "draft": draft}[part]
+    with hooked(model, broken, model), pytest.raises(FloatingPointError):
         run()
-    hook.remove()
     again = run()
     assert again.tokens == plain.tokens == generate(llama, ids, max_new_tokens=10).tokens
     assert any(step.drafted for step in again.steps)

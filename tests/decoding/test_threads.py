@@ -10,7 +10,7 @@ import torch
 
 from specdec_lib import generate, record, replay
 from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupAttention, PromptLookupHidden
-from tests.families import build, prompt
+from tests.families import build, hooked, prompt
 
 NEW = 12
 DRAFTERS = {
@@ -77,15 +77,16 @@ def test_captures_of_one_generation_leave_those_of_other_threads_alone(models, f
 def test_one_drafter_in_two_generations_is_refused_before_any_work(models, name):
     draft, prompts, made = models
     model, expected = made["llama-gqa"]
-    drafter, passes, refused = DRAFTERS[name](draft), [], []
+    drafter, passes, refused, waiting = DRAFTERS[name](draft), [], [], []
 
     def meanwhile(tokens):
-        counted = model.register_forward_pre_hook(lambda *args: passes.append(1))
+        waiting.append(True)
         with ThreadPoolExecutor(1) as pool:
             refused.append(pool.submit(generate, model, prompts[1], drafter, max_new_tokens=NEW).exception(60))
-        counted.remove()
+        waiting.clear()
 
-    assert generate(model, prompts[0], drafter, max_new_tokens=NEW, on_tokens=meanwhile).tokens == expected[0]
+    with hooked(model, lambda *args: passes.extend(waiting), model, before=True):
+        assert generate(model, prompts[0], drafter, max_new_tokens=NEW, on_tokens=meanwhile).tokens == expected[0]
     assert refused and not passes and all(isinstance(one, RuntimeError) for one in refused)
     assert all(re.search("is in use by another generation.* make a drafter for each", str(one)) for one in refused)
     assert generate(model, prompts[1], drafter, max_new_tokens=NEW).tokens == expected[1]
