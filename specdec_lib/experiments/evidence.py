@@ -50,6 +50,7 @@ PIECE = 8
 ROUNDING, DRAWS = 2.0**-22, 3
 
 Make = Callable[[Sequence[Prompt]], pd.DataFrame]
+Stores = Mapping[str, tuple[str, Collection[str] | None]]
 
 
 class EvidenceError(ValueError):
@@ -180,16 +181,15 @@ class Evidence:
         """Whether the rows of this run are those that are committed."""
         return not self.own
 
-    def rows(
-        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]] = {}
-    ) -> pd.DataFrame:
+    def rows(self, name: str, make: Make, prompts: Sequence[Prompt], stores: Stores | None = None) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
-        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it.
+        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
+        None for all of them.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
-        full = f"{self.chapter}/{name}"
+        full, stores = f"{self.chapter}/{name}", stores or {}
         if os.environ.get(MAKE) in (self.chapter, full):
             return self._made(full, make, prompts, stores)
         if self.own:
@@ -205,7 +205,7 @@ class Evidence:
             method
             for store, (checksum, own) in stores.items()
             if about["stores"].get(store) != checksum
-            for method in own
+            for method in (frame.method if own is None else own)
         }
         self._check(full, frame, about["columns"], make, prompts, unchecked)
         return frame
@@ -217,11 +217,13 @@ class Evidence:
         columns: Sequence[str],
         make: Make,
         prompts: Sequence[Prompt],
-        unchecked: Collection[str],
+        unchecked: set[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
+        if unchecked >= set(frame.method):
+            drawn = []
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
         self.outcomes.append(outcome)
         random.Random(f"{self.seed} {name}").shuffle(drawn)
@@ -252,9 +254,7 @@ class Evidence:
                     return True
         return False
 
-    def _made(
-        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]]
-    ) -> pd.DataFrame:
+    def _made(self, name: str, make: Make, prompts: Sequence[Prompt], stores: Stores) -> pd.DataFrame:
         """Make all rows and write them, piece by piece: an interrupted run goes on where it was."""
         about = {
             "models": {part: fingerprint(model) for part, model in self.models.items()},

@@ -8,7 +8,7 @@ import pytest
 
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments import statistics
-from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy, ranking_lead, reliability
+from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
 from specdec_lib.experiments.metrics import counts, pooled
 from specdec_lib.experiments.statistics import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
@@ -121,14 +121,10 @@ def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
     assert not statistics.resampled(lambda drawn: 1.0, 1).known
 
 
-def test_reliability_by_hand_and_bad_values_are_refused():
-    found = reliability(np.array([0.05, 0.15, 0.19, 1.0]), np.array([0, 1, 0, 1]))
-    assert found["predicted"].tolist() == pytest.approx([0.05, 0.17, 1.0])
-    assert found["outcome"].tolist() == [0, 0.5, 1] and found["count"].tolist() == [1, 2, 1]
-    assert expected_calibration_error([0.05, 0.15, 0.19, 1.0], [0, 1, 0, 1]) == pytest.approx((0.05 + 2 * 0.33) / 4)
+def test_values_that_are_no_probabilities_are_refused():
     for predicted, outcome in (([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])):
         with pytest.raises(ValueError, match="expected"):
-            reliability(np.array(predicted), np.array(outcome))
+            ranking_accuracy(np.array(predicted), np.array(outcome))
 
 
 @pytest.mark.parametrize("seed", range(4))

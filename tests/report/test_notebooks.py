@@ -69,7 +69,7 @@ IDENTITIES: list[list[str]] = [
     [LOSSLESS, REPLAYS, "balance_faults == 0 < balance_runs", *shares("looped_share")],
     shares("variance_64", "share_matched", "share_short", "share_long", "ivf_recall"),
     [LOSSLESS, REPLAYS] + shares("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
-    [LOSSLESS, REPLAYS, "max(heads_strong, heads_chosen) <= heads_credited <= heads_total"],
+    [LOSSLESS, REPLAYS, "0 < heads_credited <= heads_total"],
     [
         "mdp_failures == 0 < mdp_instances",
         "mdp_example_failures == 0 < mdp_example_states",
@@ -89,12 +89,11 @@ IDENTITIES: list[list[str]] = [
     ],
     [
         "lossless_mismatches == 0 < lossless_runs",
-        "price_1 == 1 and len(of('price_')) > 2 and min(of('price_')) > 0",
-        "min(of('found_')) >= 1",  # no pass of any system emits less than a token
+        "0 <= looped <= greedy and price_64 > 0",
     ],
     [
         "rule_mismatches == 0 < rule_trees",
-        "lossless_mismatches == replay_texts == 0 < lossless_prompts",
+        "lossless_mismatches == replay_mismatches == 0 < lossless_prompts",
         "bound_beaten == 0 < bound_runs",
         "marks == marks_met + marks_missed + marks_not_resolved",
         *shares("mixed_gpu_share", "mixed_cpu_share", "mixed_server_share"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         )
     rows = [
         vars(outcome)
-        | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}
+        | {"equal": outcome.made - outcome.rounded, "unchecked": _listed(outcome.unchecked) or tables.MISSING}
         for outcome in evidence.outcomes
     ]
     return tables.Table(
@@ -117,6 +117,12 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
             "unchecked": "Methods left out",
         },
     )
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
