@@ -668,7 +668,8 @@ _MAKERS: dict[str, Callable[[int, Any, dict[str, Any]], Drafter]] = {
 }
 
 
-def _made(settings: Mapping[str, Any], most: int) -> Drafter:
+def drafter_named(settings: Mapping[str, Any], most: int) -> Drafter:
+    """The drafter of :func:`Proposer`'s settings, for drafts of at most ``most`` tokens."""
     name = one_of("drafter", settings["drafter"], (*_MAKERS, "One tree"))
     store = open_suffix_index(settings["store"]) if "store" in settings else None
     if isinstance(store, ShardedSuffixIndex) and name in ("SuffixDecoding", "SAM-Decoding"):
@@ -703,7 +704,7 @@ def Proposer(vllm_config: Any) -> Any:
     most = vllm_config.speculative_config.num_speculative_tokens
     if "measure" in settings:
         return _Measuring(settings["measure"], vllm_config)
-    return _Speculator(partial(_made, settings, most), settings.get("prices"), vllm_config)
+    return _Speculator(partial(drafter_named, settings, most), settings.get("prices"), vllm_config)
 
 
 class _Measuring:
