@@ -535,6 +535,8 @@ def of_large_models(
     drafters: Mapping[tuple[str, Size], Drafter],
     sources: Mapping[str, Drafter],
 ) -> pd.DataFrame:
-    """Rows of replays on :func:`large_prompts` (:func:`measure`)."""
+    """Rows of replays on :func:`large_prompts` (:func:`measure`); an empty frame for none, where the data sets are missing."""
+    if not prompts:
+        return pd.DataFrame({"task": []})
     replies = [Reply(one.id, one.task, one.text, one.reference or "") for one in prompts]
     return measure(record_replies(replies, tokenizer), drafters, sources)
