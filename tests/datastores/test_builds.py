@@ -391,6 +391,16 @@ FOREIGN = {
     "something set aside": lambda path: a_stranger(files.beside(path, files.ASIDE)),
     "a lock": lambda path: files.beside(path.parent if path.name == "dense" else path, files.LOCK).write_text("years"),
     "a linked unfinished build": lambda path: files.beside(path, files.UNFINISHED).symlink_to(path.parent),
+    "another store in it": lambda path: datastores.build_tokens(path / "other", [[1, 2]], 10, progress=False),
+    "what only looks like scratch": lambda path: (
+        (scratch := path / f"{files.SCRATCH}mine").mkdir(parents=True),
+        [(scratch / name).write_text("years of work") for name in (files.IN_USE, "thesis")],
+    ),
+    "a manifest that lists everything": lambda path: (
+        path.mkdir(exist_ok=True),
+        (path / "x.json").write_text(json.dumps({"format": "specdec-lib", "files": ["*"], "names": {"th*": 1}})),
+        (path / "thesis").write_text("years of work"),
+    ),
 }
 
 
