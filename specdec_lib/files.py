@@ -9,6 +9,7 @@ and the scratch of a run that was killed is removed by the next one.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import secrets
 import shutil
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -680,6 +682,18 @@ def check_unpacked(path: Path, most: int = 1 << 30) -> None:
         total = sum(about.file_size for about in packed.infolist())
     if total > most:
         raise ValueError(f"{path} unpacks to {total:,} bytes; expected at most {most:,}")
+
+
+def unpacked(path: Path, most: int = 1 << 30) -> bytes:
+    """The content of a .gz file; ValueError if it is damaged, or more than ``most`` bytes."""
+    try:
+        with gzip.open(path) as packed:
+            content = packed.read(most + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error})") from None
+    if len(content) > most:
+        raise ValueError(f"{path} unpacks to more than {most:,} bytes")
+    return content
 
 
 def printable(words: str) -> str:

@@ -1,6 +1,7 @@
 """Files and folders that are replaced as a whole, and nothing of anybody else's."""
 
 import errno
+import gzip
 import os
 import signal
 import subprocess
@@ -162,6 +163,12 @@ def test_a_lock_is_for_one_leads_nowhere_and_leaves_nothing(tmp_path):
         with pytest.raises(StoreBusy, match=f"process {os.getpid()}, since 20"), files.locked(target):
             pass
     assert names(tmp_path) == []
+    files.beside(target, files.LOCK).touch()  # killed before it had written who it is
+    target.mkdir()
+    files.beside(target / "part", files.LOCK).touch()
+    with files.locked(target):
+        files.remove(target, marked=False)
+    assert names(tmp_path) == []
     precious.write_text("secret")
     files.beside(target, files.LOCK).symlink_to(precious)
     with pytest.raises(ForeignFile, match="symbolic link"), files.locked(target):
@@ -214,6 +221,10 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_pa
     files.check_unpacked(tmp_path / "bomb.npz", 1 << 22)
     with pytest.raises(ValueError, match="unpacks to 4,194,304 bytes; expected at most 1,048,576"):
         files.check_unpacked(tmp_path / "bomb.npz", 1 << 20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"0" * (1 << 22)))
+    assert len(files.unpacked(tmp_path / "bomb.gz", 1 << 22)) == 1 << 22
+    with pytest.raises(ValueError, match="bomb.gz unpacks to more than 1,048,576 bytes"):
+        files.unpacked(tmp_path / "bomb.gz", 1 << 20)
 
 
 def test_what_others_wrote_does_not_steer_a_terminal():
