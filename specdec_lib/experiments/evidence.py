@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import random
@@ -46,6 +47,8 @@ MAKE = "SPECDEC_ROWS"
 SECONDS = 6.0
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
+#: What is counted, tokens of a pass say, is below this.
+MOST = 1 << 20
 #: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
 ROUNDING, DRAWS = 2.0**-22, 3
 
@@ -64,24 +67,25 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
     path = (folder or FOLDER) / f"{name}.csv.gz"
     remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            head = file.readline()
-            if not head.startswith("# {"):
-                raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
-            about = json.loads(head[2:])
-            texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
-            frame = pd.read_csv(file, dtype=texts, keep_default_na=False, na_values=[""])
+        head, _, rows = files.unpacked(path).decode().partition("\n")
+        if not head.startswith("# {"):
+            raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
+        about = json.loads(head[2:])
+        if not (isinstance(about["models"], dict) and isinstance(about["stores"], dict)):
+            raise ValueError("it does not say which models and datastores its rows are of")
+        texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
+        frame = pd.read_csv(io.StringIO(rows), dtype=texts, keep_default_na=False, na_values=[""])
+        missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
+        if missing or len(frame) != about["rows"]:
+            lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
+            raise EvidenceError(f"{path} {lack}; {remedy}")
+        return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
     except FileNotFoundError:
         raise EvidenceError(f"there is no {path}; {remedy}") from None
     except EvidenceError:
         raise
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
-    missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
-    if missing or len(frame) != about["rows"]:
-        lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
-        raise EvidenceError(f"{path} {lack}; {remedy}")
-    return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
 
 
 def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
@@ -110,6 +114,8 @@ def _packed(counts: np.ndarray) -> str:
 
 def _unpacked(text: str) -> np.ndarray:
     pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
+    if not all(0 <= place < MOST for place, _ in pairs):
+        raise ValueError(f"{text!r:.80} counts something that is not 0 to {MOST - 1}")
     counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
     for place, count in pairs:
         counts[place] = count
@@ -301,8 +307,8 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 def decoded_anew() -> Iterator[None]:
     """Let no recorded tokens be read, and keep none that are decoded meanwhile."""
     before = os.environ.get(recordings.FRESH)
-    with tempfile.TemporaryDirectory() as empty:
-        os.environ[recordings.FRESH] = empty
+    with files.scratch(Path(tempfile.gettempdir())) as empty:
+        os.environ[recordings.FRESH] = str(empty)
         try:
             yield
         finally:

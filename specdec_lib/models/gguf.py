@@ -166,7 +166,7 @@ def _join(file: _File, whole: Path) -> None:
 def _tried(path: Path, call: Callable, *arguments, **options):
     try:
         return call(*arguments, **options)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.OutOfMemoryError, MemoryError, UnsupportedModel):
         raise
     except Exception as error:  # each reader of the file raises its own
         raise UnsupportedModel(f"transformers cannot read {path.name}: {_line(error)}") from error
@@ -346,7 +346,7 @@ def read(path: Path, dtype: torch.dtype | str, **options: Any) -> tuple[PreTrain
     """The model and the tokenizer of a GGUF file; UnsupportedModel if transformers cannot read it, or would not read all of it."""
     file = _File(path)
     with file.alone() as alone:
-        config, tokenizer = _config(file, alone), _tokenizer(file, alone)
+        config, tokenizer = _tried(path, _config, file, alone), _tokenizer(file, alone)
         return _model(file, alone, config, dtype, **options), tokenizer
 
 
@@ -355,7 +355,7 @@ def described(path: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
 
     def describe(folder: Path, file: _File) -> None:
         with file.alone() as alone:
-            config, tokenizer = _config(file, alone), _tokenizer(file, alone)
+            config, tokenizer = _tried(path, _config, file, alone), _tokenizer(file, alone)
         config.save_pretrained(folder)
         GenerationConfig.from_model_config(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

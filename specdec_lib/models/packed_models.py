@@ -24,7 +24,7 @@ from specdec_lib.decoding.runtime import OF_MODEL
 from specdec_lib.decoding.served_models import UnsupportedModel, base_model, decoder_blocks
 from specdec_lib.decoding.target import TOLERANCE, Target
 from specdec_lib.decoding.tiles import GROUP, OUTPUTS, bytes_of_group
-from specdec_lib.files import replacing
+from specdec_lib.files import printable, read_json, write_atomic
 from specdec_lib.models.gguf_tensors import GGUF, decoded, kept_as
 
 #: Architectures whose files hold the matrices of transformers' layers as they are, but for the order of some rows.
@@ -79,8 +79,8 @@ def packed_model(file: GGUF, config: PreTrainedConfig) -> PreTrainedModel:
         OF_MODEL[model] = lean
     else:
         warnings.warn(
-            f"the lean forward of {type(model).__name__} in {path.name} differs from transformers' by {difference:.2g} of the "
-            f"states (allowed: {TOLERANCE}): transformers' is used",
+            f"the lean forward of {type(model).__name__} in {printable(path.name)} differs from transformers' by "
+            f"{difference:.2g} of the states (allowed: {TOLERANCE}): transformers' is used",
             stacklevel=4,
         )
     return model
@@ -177,11 +177,11 @@ def _known_difference(path: Path, model: PreTrainedModel, lean: Lean) -> float:
     code = b"".join(file.read_bytes() for file in sorted((Path(__file__).parents[1] / "decoding").glob("*.py")))
     key = hashlib.sha256(json.dumps(about).encode() + code).hexdigest()[:16]
     kept = paths.cache() / "lean" / f"{key}.json"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as aside:
-            Path(aside).write_text(json.dumps({"file": path.name, "difference": difference(model, lean)}))
-    return json.loads(kept.read_text())["difference"]
+    known = (read_json(kept) or {}).get("difference")
+    if not isinstance(known, float):
+        known = difference(model, lean)
+        write_atomic(kept, json.dumps({"file": path.name, "difference": known}))
+    return known
 
 
 @torch.inference_mode()

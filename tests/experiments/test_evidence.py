@@ -1,6 +1,7 @@
 """Rows of evidence: written and read whole, and a sample of them made again, which nothing but rounding may change."""
 
 import gzip
+import json
 import re
 from functools import partial
 
@@ -86,9 +87,50 @@ def without_origin(path):
     path.write_bytes(gzip.compress("\n".join(lines[1:]).encode()))
 
 
-@pytest.mark.parametrize("damage", [cut, without_a_column, without_a_row, without_origin, lambda path: path.unlink()])
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[20:60] = bytes(40)
+    path.write_bytes(content)
+
+
+def said(**about):
+    """Damage to what the file says about itself."""
+
+    def damage(path):
+        head, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        head = "# " + json.dumps(json.loads(head[2:]) | about)
+        path.write_bytes(gzip.compress("\n".join([head, *lines]).encode()))
+
+    return damage
+
+
+def counting(words):
+    """Damage to a row, which holds counts that no memory does."""
+    return lambda path: path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"1:3", words)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        flipped,
+        without_a_column,
+        without_a_row,
+        without_origin,
+        lambda path: path.unlink(),
+        said(arrays=3),
+        said(arrays="task"),
+        said(columns=None),
+        said(models=["target"]),
+        said(stores=0),
+        counting(b"999999999999:3"),
+        counting(b"-1:3"),
+        counting(b"1:" + b"9" * 30),
+    ],
+)
 def test_a_damaged_file_is_named_in_one_sentence_with_what_to_do(damage, tmp_path):
-    path = evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+    frame = counted(tokens=[3, 4], widths=[np.array([0, 3])] * 2)
+    path = evidence.write("01/greedy", frame, ABOUT, tmp_path)
     damage(path)
     with pytest.raises(EvidenceError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
         evidence.read("01/greedy", tmp_path)

@@ -140,7 +140,8 @@ def test_a_file_is_loaded_with_its_tokenizer_and_its_heads_fit(files, tmp_path):
     assert sum(weights.numel() for weights in model.parameters() if weights.ndim > 1) < 1.5 * path.stat().st_size
 
 
-def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, monkeypatch):
+def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     source, path = files("qwen3")
     calls = []
     monkeypatch.setattr(packed_models, "difference", lambda *_: calls.append(1) or 0.5)
@@ -152,6 +153,12 @@ def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, mon
             model = packed_model(opened(path), source.config)
         assert OF_MODEL.get(model) is None
     assert len(calls) == 1
+    (kept,) = (tmp_path / "lean").glob("*.json")
+    for words in ("{", "[]", '{"difference": "0"}', "null"):
+        kept.write_text(words)
+        with pytest.warns(UserWarning, match="by 0.5"):
+            packed_model(opened(path), source.config)
+    assert len(calls) == 5
 
 
 def test_the_comparison_sees_one_layer_that_is_wrong(files):
@@ -199,6 +206,34 @@ def unknown_type(path, folder):
     return odd
 
 
+def crafted(name, values=b"", tensors=b"", counts=(0, 0)):
+    """A file of a few bytes that asks for as much as it can."""
+
+    def make(path, folder):
+        (odd := folder / f"{name}.gguf").write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, *counts) + values + tensors)
+        return odd
+
+    return make
+
+
+def named(name: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name
+
+
+ENDS = "ends or is damaged within its list of tensors"
+#: Lists in lists, a list of an unknown type, a text and a tensor of no size that a file has, an alignment that is none.
+CRAFTED = [
+    crafted("nested", named(b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 10**5, counts=(0, 1)),
+    crafted("kind", named(b"a") + struct.pack("<IIQ", 9, 77, 1), counts=(0, 1)),
+    crafted("text", named(b"a") + struct.pack("<IQ", 8, 2**62), counts=(0, 1)),
+    crafted("many", named(b"a") + struct.pack("<IIQ", 9, 8, 2**62), counts=(0, 1)),
+    crafted("flat", tensors=named(b"t") + struct.pack("<IIQ", 0, 0, 0), counts=(1, 0)),
+    crafted("wide", tensors=named(b"t") + struct.pack("<I", 2**32 - 1), counts=(1, 0)),
+    crafted("grain", named(b"general.alignment") + struct.pack("<II", 4, 0), counts=(0, 1)),
+    crafted("word", named(b"general.alignment") + struct.pack("<I", 8) + named(b"no"), counts=(0, 1)),
+]
+
+
 def lacking(path, folder):
     return write(build("llama", **SIZES | FAMILIES["llama"]), folder / "lacking.gguf", blk_1_ffn_up_weight=(None, None))
 
@@ -215,13 +250,14 @@ def other_shape(path, folder):
     (cut, {}, UnsupportedModel, "short.gguf is cut short: it has .* bytes, and its tensor .* ends at .*: fetch it again"),
     (cut_early, {}, UnsupportedModel, "early.gguf ends or is damaged within its list of tensors"),
     (unknown_type, {}, UnsupportedModel, "tensor blk.0.ffn_up.weight of odd.gguf is of type 99, which the package gguf does not"),
+    *((make, {}, UnsupportedModel, f"gguf {ENDS}") for make in CRAFTED),
     (lacking, {}, UnsupportedModel, "lacking.gguf lacks the tensor blk.1.ffn_up.weight, model.layers.1.mlp.up_proj.weight"),
     (other_shape, {}, UnsupportedModel, r"blk.1.ffn_up.weight of shape.gguf has shape \(64, 64\); its metadata asks for \(96, 64\)"),
     (lambda path, folder: folder, {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and .* is none"),
     (lambda path, folder: "pocket", {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and pocket is none"),
     (lambda path, folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
     (lambda path, folder: path, {"device": "cuda"}, ValueError, "decodes on the processor, and device is 'cuda'"),
-], ids=["cut", "cut early", "type", "lacking", "shape", "folder", "name", "nothing", "device"])  # fmt: skip
+], ids=["cut", "cut early", "type", *(f"crafted {i}" for i in range(len(CRAFTED))), "lacking", "shape", "folder", "name", "nothing", "device"])  # fmt: skip
 def test_what_cannot_be_loaded_is_refused_before_weights_are_read(
     files, tmp_path, monkeypatch, make, options, error, says
 ):
