@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.outputs import Outputs
@@ -73,6 +74,8 @@ class Context:
     #: With ``Capture(prompt=True)`` the target's most likely tokens after each token of the prompt, most likely first, int64
     #: (prompt_length, k); k is the ``topk`` of whoever asked for most.
     prompt_outputs: np.ndarray | None = field(default=None, repr=False)
+    #: The target's tokenizer, where it is known.
+    tokenizer: PreTrainedTokenizerBase | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.token_ids = self.token_ids or self.vocabulary
