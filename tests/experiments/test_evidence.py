@@ -86,9 +86,35 @@ def without_origin(path):
     path.write_bytes(gzip.compress("\n".join(lines[1:]).encode()))
 
 
-@pytest.mark.parametrize("damage", [cut, without_a_column, without_a_row, without_origin, lambda path: path.unlink()])
+def twice(path):
+    text = gzip.decompress(path.read_bytes()).decode().replace('"rows": 2', '"rows": 3')
+    path.write_bytes(gzip.compress((text + text.splitlines()[-1] + "\n").encode()))
+
+
+def told_otherwise(before, after):
+    def damage(path):
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert before in text
+        path.write_bytes(gzip.compress(text.replace(before, after).encode()))
+
+    return damage
+
+
+def flipped(path):
+    data = bytearray(path.read_bytes())
+    data[10] ^= 6  # another kind of compressed block, which zlib itself refuses
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [
+    cut, without_a_column, without_a_row, without_origin, lambda path: path.unlink(), twice, flipped,
+    told_otherwise('"columns"', '"colums"'), told_otherwise('"rows"', '"row"'), told_otherwise('"arrays": ["widths"]', '"arrays": 7'),
+    told_otherwise('"arrays": ["widths"]', '"arrays": ["width"]'), told_otherwise("1:2", "1:x"), told_otherwise("1:2", "-1:2"),
+    told_otherwise("1:2", "999999999999999:2"),
+])  # fmt: skip
 def test_a_damaged_file_is_named_in_one_sentence_with_what_to_do(damage, tmp_path):
-    path = evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+    frame = counted(tokens=[3, 4]).assign(widths=[np.array([0, 2, 0, 1]), np.array([0])])
+    path = evidence.write("01/greedy", frame, ABOUT, tmp_path)
     damage(path)
     with pytest.raises(EvidenceError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
         evidence.read("01/greedy", tmp_path)

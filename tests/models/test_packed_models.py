@@ -243,7 +243,7 @@ def test_a_copy_computes_what_the_model_computes(files, family):
 def too_many(path, folder):
     bias = np.ones(64, np.float32)
     model = build("llama", **SIZES | FAMILIES["llama"])
-    model.model.layers[1].self_attn.q_proj.bias = torch.nn.Parameter(torch.from_numpy(bias))
+    model.model.layers[1].self_attn.o_proj.bias = torch.nn.Parameter(torch.from_numpy(bias))
     return write(model, folder / "many.gguf")
 
 
@@ -284,7 +284,7 @@ def other_shape(path, folder):
     (unknown_type, {}, UnsupportedModel, "tensor blk.0.ffn_up.weight of odd.gguf is of type 99, which the package gguf does not"),
     (lacking, {}, UnsupportedModel, "lacking.gguf lacks the tensor blk.1.ffn_up.weight, model.layers.1.mlp.up_proj.weight"),
     (other_shape, {}, UnsupportedModel, r"blk.1.ffn_up.weight of shape.gguf has shape \(64, 64\); its metadata asks for \(96, 64\)"),
-    (too_many, {}, UnsupportedModel, "many.gguf holds 1 tensors that LlamaForCausalLM has no place for, blk.1.attn_q.bias among"),
+    (too_many, {}, UnsupportedModel, "many.gguf holds 1 tensors that LlamaForCausalLM has no place for, blk.1.attn_output.bias among"),
     (lambda path, folder: folder, {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and .* is none"),
     (lambda path, folder: "pocket", {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and pocket is none"),
     (lambda path, folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
