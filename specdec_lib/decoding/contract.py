@@ -9,16 +9,18 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 #: Names the last layer, after the final norm, of a model whose number of layers is not known.
 LAST = -1
