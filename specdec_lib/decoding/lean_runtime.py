@@ -150,7 +150,7 @@ class Lean:
             if weights.dtype == torch.uint8:
                 found.append((name, weights.data_ptr(), weights._version))
             else:
-                values = weights.detach().contiguous().view(torch.uint8).numpy()
+                values = weights.detach().reshape(-1).contiguous().view(torch.uint8).numpy()
                 found.append((name, weights.dtype, zlib.crc32(values)))
         return found
 
