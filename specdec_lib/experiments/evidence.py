@@ -18,6 +18,7 @@ import random
 import secrets
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -45,10 +46,10 @@ KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 6.0
+#: Places of an array that is written, at most: widths and depths of drafts.
+PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
-#: What is counted, tokens of a pass say, is below this.
-MOST = 1 << 20
 #: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
 ROUNDING, DRAWS = 2.0**-22, 3
 
@@ -79,12 +80,17 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
         if missing or len(frame) != about["rows"]:
             lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
             raise EvidenceError(f"{path} {lack}; {remedy}")
+        if frame.duplicated(KEY).any():
+            raise EvidenceError(f"{path} has two rows of one output and method; {remedy}")
         return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
     except FileNotFoundError:
         raise EvidenceError(f"there is no {path}; {remedy}") from None
     except EvidenceError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+        RecursionError,
+    ) as error:  # fmt: skip
         raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
 
 
@@ -114,8 +120,8 @@ def _packed(counts: np.ndarray) -> str:
 
 def _unpacked(text: str) -> np.ndarray:
     pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
-    if not all(0 <= place < MOST for place, _ in pairs):
-        raise ValueError(f"{text!r:.80} counts something that is not 0 to {MOST - 1}")
+    if not all(0 <= place < PLACES and count >= 0 for place, count in pairs):
+        raise ValueError(f"{text!r:.40} holds no counts by place")
     counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
     for place, count in pairs:
         counts[place] = count

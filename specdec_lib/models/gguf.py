@@ -47,7 +47,7 @@ VERSION = 1
 #: Name of one of several files that a model is spread over.
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 #: Tensors that are no weights but the rotary embedding's.
-_ROTARY = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+ROTARY = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 #: Metadata that transformers leaves out, and that change what the model computes unless they are one of these values.
 _NEUTRAL = {
     "attention.scale": (0, 1),
@@ -62,6 +62,8 @@ _NEUTRAL = {
     "rope.scaling.alpha": (0,),
     "rope.scaling.yarn_log_multiplier": (0,),
 }
+#: Metadata that are read as texts; all others as numbers.
+_TEXTS = ("general.architecture", "{}.rope.scaling.type")
 #: Metadata that are settings of the same name, where a configuration has them.
 _SETTINGS = {
     "attention.sliding_window": "sliding_window",
@@ -93,7 +95,16 @@ class _File:
     def get(self, name: str, default: Any = None) -> Any:
         """A value of the metadata, which ``{}`` in its name finds under the architecture's."""
         field = self.readers[0].fields.get(name.format(getattr(self, "architecture", "")))
-        return default if field is None else field.contents()
+        if field is None:
+            return default
+        value = field.contents()
+        right = isinstance(value, str) if name in _TEXTS else isinstance(value, int | float) and math.isfinite(value)
+        if not right:
+            raise UnsupportedModel(
+                f"{self.path.name} states {field.name} = {value!r:.40}; expected {'a text' if name in _TEXTS else 'a number'}: "
+                "get the file again"
+            )
+        return value
 
     @contextmanager
     def alone(self) -> Iterator[str]:
@@ -295,7 +306,7 @@ def _empty(config: PreTrainedConfig) -> PreTrainedModel:
 def _check_tensors(file: _File, config: PreTrainedConfig) -> None:
     """Refuse, before it is read, a file whose weights are not as many as those of its model."""
     model = _tried(file.path, _empty, config)
-    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in _ROTARY}
+    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in ROTARY}
     if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
         held.pop("output.weight", None)
     taken, count = sum(parameter.numel() for parameter in model.parameters()), sum(held.values())

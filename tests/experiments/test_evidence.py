@@ -104,6 +104,20 @@ def said(**about):
     return damage
 
 
+def twice(path):
+    text = gzip.decompress(path.read_bytes()).decode().replace('"rows": 2', '"rows": 3')
+    path.write_bytes(gzip.compress((text + text.splitlines()[-1] + "\n").encode()))
+
+
+def told_otherwise(before, after):
+    def damage(path):
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert before in text
+        path.write_bytes(gzip.compress(text.replace(before, after).encode()))
+
+    return damage
+
+
 def counting(words):
     """Damage to a row, which holds counts that no memory does."""
     return lambda path: path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"1:3", words)))
@@ -118,6 +132,10 @@ def counting(words):
         without_a_row,
         without_origin,
         lambda path: path.unlink(),
+        twice,
+        told_otherwise('"columns"', '"colums"'),
+        told_otherwise('"rows"', '"row"'),
+        told_otherwise("1:3", "1:x"),
         said(arrays=3),
         said(arrays="task"),
         said(columns=None),

@@ -266,6 +266,23 @@ def _without(name):
         (None, lambda file: file.add_string("llama.rope.scaling.type", "stretched"), "by 'stretched'; expected linear"),
         (None, scaled(TYPES.YARN, ("add_rope_scaling_factor", 8.0)), "YaRN with .* an original context of None"),
         (None, lambda file: file.add_logit_scale(0.5), "states logit_scale = 0.5, which transformers does not read"),
+        (None, lambda file: file.add_string("split.count", "2"), "states split.count = '2'; expected a number: get"),
+        (
+            None,
+            lambda file: file.add_string("llama.rope.scaling.factor", "4"),
+            "rope.scaling.factor = '4'; expected a number",
+        ),
+        (
+            None,
+            lambda file: file.add_float32("llama.rope.scaling.factor", float("nan")),
+            "factor = nan; expected a number",
+        ),
+        (None, lambda file: file.add_uint32("llama.rope.scaling.type", 2), "scaling.type = 2; expected a text"),
+        (
+            None,
+            lambda file: file.add_array("llama.context_length", [512]),
+            r"context_length = \[512\]; expected a number",
+        ),
         (None, lambda file: file.add_clamp_kqv(3.0), "states attention.clamp_kqv = 3"),
         (
             None,
