@@ -184,12 +184,12 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
 
 
-SEEN = "[...document.querySelectorAll('table.claims tbody tr')].filter(row => row.checkVisibility()).map(row => row.id)"
+SEEN = "[...document.querySelectorAll('div.claims > details')].filter(row => row.checkVisibility()).map(row => row.id)"
 
 
-def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
+def test_words_and_choices_filter_the_claims_and_a_link_unfolds_its_own(page, tmp_path):
     claims = rules.load_claims()
-    html = table.to_html(rules.judge(claims, {}), {})
+    html = table.to_html(rules.judge(claims, {}), {}, {"rest-table-2"})
     script = (paths.root() / "book" / "assets" / "claims.js").as_uri()
     address = tmp_path / "claims.html"
     address.write_text(f"<!doctype html><meta charset=utf-8><title>t</title>{html}<script src={script}></script>")
@@ -199,8 +199,14 @@ def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
     few = page.evaluate(SEEN)
     assert "claim-dresd-normalisation" in few and 0 < len(few) < 10
     assert page.locator(".claims-filter output").inner_text() == f"{len(few)} of {len(claims)}"
-    page.evaluate("location.hash = 'claim-rest-table-2'")
-    page.wait_for_function("document.querySelector('.claims-filter input').value === ''")
+    page.locator(".claims-filter input").fill("")
+    page.get_by_label("Paper").select_option("DReSD")
+    assert page.evaluate(SEEN) == [f"claim-{claim.id}" for claim in claims if claim.paper.startswith("DReSD")]
+    page.get_by_label("Paper").select_option("")
+    page.get_by_label("How sure").select_option(table.SURE["turned"])
+    assert page.evaluate(SEEN) == ["claim-rest-table-2"]
+    page.evaluate("location.hash = 'claim-dresd-normalisation'")
+    page.wait_for_function("document.querySelector('#claim-dresd-normalisation').open")
     assert page.evaluate(SEEN) == everything
 
 
