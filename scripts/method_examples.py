@@ -107,8 +107,8 @@ class Examples:
         return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}
 
     def drafted(self, name: str, most: int = 12, longest: int = 4) -> Verified:
-        """The pass that shows most of a method's run after the first text it has one for: one that also refuses something, and
-        that accepts at most ``longest`` tokens, so that it fits the page. ``most`` refused nodes are shown, the first ones.
+        """The pass that shows most of a method's run after the first text it has one for: one that also rejects something, and
+        that accepts at most ``longest`` tokens, so that it fits the page. ``most`` rejected nodes are shown, the first ones.
         LookupError if no pass accepts anything."""
         decode = self.tokenizer.decode
 
@@ -135,12 +135,12 @@ class Examples:
         kept = [-1]
         for node in step.path:
             kept.append(tree.child(kept[-1], step.tree.tokens[node]))
-        place, refused = {-1: -1}, 0
+        place, rejected = {-1: -1}, 0
         for node, parent in enumerate(tree.parents):
-            fits = refused < most and tree.depths[node] <= step.accepted + 1 and parent in place
+            fits = rejected < most and tree.depths[node] <= step.accepted + 1 and parent in place
             if node in kept or fits:
                 place[node] = len(place) - 1
-                refused += node not in kept
+                rejected += node not in kept
         shown = [node for node in place if node >= 0]
         return Verified(
             tuple(place[tree.parents[node]] for node in shown),

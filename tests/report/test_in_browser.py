@@ -252,7 +252,7 @@ def test_the_first_step_says_what_was_drafted_accepted_and_paid(page):
         "So far 2.00 tokens per pass, and 0.80 times as fast as plain decoding on this machine."
     )
     assert facts(page) == {
-        "Width of the pass": "4 tokens", "Price of the pass (one token = 1)": "2.00", "Price of drafting": "0.50",
+        "Width of the pass": "4 tokens", "Cost of the pass (one token = 1)": "2.00", "Cost of drafting": "0.50",
         "Tokens per pass so far": "2.00", "Speed-up so far": "0.80",
     }  # fmt: skip
 
@@ -279,13 +279,13 @@ def test_the_draft_is_a_list_that_says_each_nodes_fate_and_what_is_chosen_is_sho
     draft = page.get_by_role("region", name="Draft of this step")
     nodes = [" ".join(text.split()) for text in draft.locator(".node").all_inner_texts()]
     assert nodes == [
-        "last token: c", "accepted: d 0.50 prompt", "accepted: z 0.12 store", "the target's own: e", "refused: y 0.25 store",
+        "last token: c", "accepted: d 0.50 prompt", "accepted: z 0.12 store", "the target's own: e", "rejected: y 0.25 store",
     ]  # fmt: skip
     choose(page, "Method", "plain")
     assert step(page) == "5" and summary(page).startswith("Step 5 of 6. The target wrote “e” itself.")
-    assert facts(page)["Speed-up so far"] == "1.00" and facts(page)["Price of drafting"] == "0.00"
+    assert facts(page)["Speed-up so far"] == "1.00" and facts(page)["Cost of drafting"] == "0.00"
     choose(page, "Method", "PLD")
-    choose(page, "Price of a pass on", "a free pass")
+    choose(page, "Cost of a pass on", "a free pass")
     assert step(page) == "2" and facts(page)["Tokens per pass so far"] == facts(page)["Speed-up so far"] == "2.50"
     page.get_by_role("slider").fill("3")
     text = page.get_by_role("region", name="Text so far")
