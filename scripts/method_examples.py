@@ -1,4 +1,4 @@
-"""``make examples``: runs by the library's own drafters, which the pictures and the viewers of the method pages show, and the worked
+"""``make examples``: runs by the library's own drafters, for the pictures and the viewers of the method pages and for the worked
 example of chapter 1.
 
 One file per page: ``target`` names the model, ``picture`` is a ``Verified``, ``stepper`` the data of the viewer and ``static`` what
@@ -48,8 +48,8 @@ def add(total, price):
 STORY = {
     "question": "Rename `total` to `amount` in this function:\n\n```python\ndef add(total, price):\n    total = total + price\n"
     "    print(total)\n    return total\n```",
-    "begun": "```python\ndef add(amount, price):\n    return amount",
-    "sampling": Sampling(temperature=0.7, seed=0),
+    "begun": "```python\ndef add(amount, price):\n    return amount +",
+    "sampling": Sampling(temperature=0.6, seed=1),
 }
 CODE = """def area(width, height):
     return width * height
@@ -179,7 +179,8 @@ def worked(
         best = torch.stack([*rows.values()]).amax(0).topk(shown).indices.tolist()
         drafted = [] if place is None else [tree.tokens[place]]
         return [
-            {"token": decode([token]), "drafted": token in drafted} | {name: float(row[token]) for name, row in rows.items()}
+            {"token": decode([token]), "drafted": token in drafted}
+            | {name: float(row[token]) for name, row in rows.items()}
             for token in dict.fromkeys([*drafted, *best])
         ][:shown]
 

@@ -176,7 +176,9 @@ def _draw_pictures(app: Sphinx) -> None:
         plots.use_style()
         draw_methods(folder)
         files.write_atomic(folder / "which-method.html", choices.figure())
-        worked = worked_example.figure(worked_example.load(), *(tables["01"][key] for key in ("wide_ratio", "cost_ratio")))
+        worked = worked_example.figure(
+            worked_example.load(), *(tables["01"][key] for key in ("wide_ratio", "cost_ratio"))
+        )
         files.write_atomic(folder / "worked-example.html", worked)
         drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})

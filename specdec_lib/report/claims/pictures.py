@@ -31,7 +31,11 @@ _INK = "#767676"
 
 
 #: The panels of "What reproduces": what each compares.
-_PANELS = ("Speed-up over plain decoding", "One method against another, in speed", "Counts of tokens, whatever a pass costs")
+_PANELS = (
+    "Speed-up over plain decoding",
+    "One method against another, in speed",
+    "Counts of tokens, whatever a pass costs",
+)
 
 
 def _panel(headline: str, price: str) -> str:
@@ -59,7 +63,9 @@ def reproduces(shown: pd.DataFrame) -> Figure:
         ax.grid(axis="y", visible=False)
         ax.patch.set_alpha(0)
     axes.flat[-1].set_xlabel("← worse    ratio    better →", color=_INK, fontsize=9, loc="left")
-    by_price = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    by_price = {
+        label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     below = {"loc": "outside lower center", "ncols": 1, "fontsize": 8.5, "labelcolor": _INK}
     figure.legend(list(by_price.values()), list(by_price), **below)
     figure.patch.set_alpha(0)

@@ -91,7 +91,11 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
     for row in judged.itertuples():
         claim = row.claim
         sure = how_sure(claim, row.verdict, turned)
-        said = {"What was compared": claim.rule, "Measured on": claim.measured, "Why": reason(claim, row.verdict, tables)}
+        said = {
+            "What was compared": claim.rule,
+            "Measured on": claim.measured,
+            "Why": reason(claim, row.verdict, tables),
+        }
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
         said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note, "How sure": SURE[sure]}
         conditions = (

@@ -46,7 +46,13 @@ def _branches(ax: Axes, x: float, y: float, color: str, first: str, rows: Sequen
         below = y - 4.2 * row
         for place, word in enumerate(words):
             at = x + 7.2 * (place + 1)
-            ax.plot([at - 7.2 if place or not row else x, at], [below if place or not row else y, below], color=color, linewidth=1.4, zorder=1)
+            ax.plot(
+                [at - 7.2 if place or not row else x, at],
+                [below if place or not row else y, below],
+                color=color,
+                linewidth=1.4,
+                zorder=1,
+            )
             _chip(ax, at, below, word, **accepted_look(color))
 
 
@@ -64,7 +70,14 @@ def rest() -> Figure:
     _arrow(ax, (19, 7.5), (29, 13))
     _say(ax, 30, 23.5, "3. What followed, as a trie;\n    the most frequent branches are the draft")
     _branches(ax, 33, 14.5, color, ",", (('"r"', ")", "as"), ('"w"', ")")))
-    for x, y, times in ((33, 17.2, 3), (40.2, 17.2, 2), (47.4, 17.2, 2), (54.6, 17.2, 1), (40.2, 7.2, 1), (47.4, 7.2, 1)):
+    for x, y, times in (
+        (33, 17.2, 3),
+        (40.2, 17.2, 2),
+        (47.4, 17.2, 2),
+        (54.6, 17.2, 1),
+        (40.2, 7.2, 1),
+        (47.4, 7.2, 1),
+    ):
         _say(ax, x, y, f"{times}×", fontsize=8, ha="center")
     return figure
 
@@ -81,7 +94,15 @@ def dresd() -> Figure:
     for (x, y), word in near.items():
         same = word == "path"
         ax.scatter([x], [y], s=42, facecolor=color if same else "white", edgecolor=color, zorder=3)
-        _say(ax, x + (1.2 if same else 1.4), y + 1.2, word, family="monospace", fontsize=8, color=INK if same else "#555555")
+        _say(
+            ax,
+            x + (1.2 if same else 1.4),
+            y + 1.2,
+            word,
+            family="monospace",
+            fontsize=8,
+            color=INK if same else "#555555",
+        )
     _arrow(ax, (24, 10), (33, 13))
     _say(ax, 32, 24.5, "2. Of the nearest keep those followed\n    by the model's own next token")
     _chip(ax, 36, 18, "path", **accepted_look(color))
@@ -104,7 +125,15 @@ def pld_plus() -> Figure:
     _say(ax, 0, 23.5, "1. Where did the last token occur before?   2. Which state is most like the current one?")
     for place, value in likeness.items():
         best = value == max(likeness.values())
-        _arrow(ax, (46, 13), (at[place], 13), bend=0.22, color=color if best else FAINT, linewidth=2.2 if best else 1.2, linestyle="-" if best else ":")
+        _arrow(
+            ax,
+            (46, 13),
+            (at[place], 13),
+            bend=0.22,
+            color=color if best else FAINT,
+            linewidth=2.2 if best else 1.2,
+            linestyle="-" if best else ":",
+        )
         _say(ax, at[place] + 1.5, 16.5, f"cosine {value}", fontsize=8.5, fontweight="bold" if best else "normal")
     _say(ax, 46, 7.6, "last token", ha="center", fontsize=8.5)
     _say(ax, 0, 2.5, "3. The tokens after the best one are the draft")
@@ -127,7 +156,9 @@ def specdec_pp() -> Figure:
         x = 22 + 8 * place
         _chip(ax, x, 25.5, word, **accepted_look(color))
         _say(ax, x, 20.5, f"{chance:.2f}", ha="center")
-        ax.bar(x, 14 * lost, 4, bottom=2, color=color, edgecolor=INK, linewidth=0.8, hatch="////" if lost > limit else "")
+        ax.bar(
+            x, 14 * lost, 4, bottom=2, color=color, edgecolor=INK, linewidth=0.8, hatch="////" if lost > limit else ""
+        )
         _say(ax, x, 3.3 + 14 * lost, f"{lost:.2f}", ha="center", fontsize=8.5)
         if place:
             _arrow(ax, (x - 5.2, 25.5), (x - 3.4, 25.5))

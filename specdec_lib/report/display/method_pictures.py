@@ -85,7 +85,8 @@ def described(page: str) -> str:
 
     lost = [node for node in range(len(shown.words)) if node not in shown.path]
     draft = "a chain" if shown.tree.is_chain else "a tree"
-    said = f"After “{_shown(shown.root)}” the draft is {draft} of {len(shown.words) + shown.hidden} tokens. Accepted: {words(shown.path)}. "
+    size = len(shown.words) + shown.hidden
+    said = f"After “{_shown(shown.root)}” the draft is {draft} of {size} tokens. Accepted: {words(shown.path)}. "
     more = f" and {shown.hidden} more" if shown.hidden else ""
     said += f"Rejected: {words(lost)}{more}. " if lost else ""
     return f"{said}Then the target writes “{_shown(shown.own)}” itself."

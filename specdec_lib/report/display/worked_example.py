@@ -1,6 +1,6 @@
 """Rejection sampling worked through, one coin at a time: a figure of HTML and style sheets, without a script.
 
-``make examples ARGS=worked-example`` decodes it and keeps it; the reader chooses a step, and on paper all steps stand below each other.
+``make examples ARGS=worked-example`` decodes it and keeps it. The reader chooses a step; on paper all steps stand below each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _STYLE = """
 .specdec-worked legend{float:left;font-size:1em;font-weight:600;width:100%;margin:0 0 .2em;padding:0}
 .specdec-worked label{margin:0;cursor:pointer}
 .specdec-worked input{position:absolute;opacity:0}
-.specdec-worked label span{display:block;min-width:2.3em;padding:.25em;text-align:center;border:1px solid var(--edge);border-radius:4px}
+.specdec-worked label span{display:block;min-width:2.3em;padding:.25em;text-align:center;border:1px solid var(--edge);
+ border-radius:4px}
 .specdec-worked input:checked+span{border:2px solid currentColor;font-weight:700}
 .specdec-worked input:focus-visible+span{outline:2px solid var(--p);outline-offset:2px}
 .specdec-worked pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.3em 0;padding:.4em .5em;background:none;border:1px solid
@@ -95,8 +96,8 @@ def _steps(example: Mapping[str, Any], wide: float, draft: float) -> Iterable[tu
         chips = " ".join(_chip(token, "open") for token in drafted)
         yield (
             f"The draft model writes {len(drafted)} tokens",
-            f"<pre>{before}{chips}</pre><p>Each is drawn from the draft model's own distribution <em>q</em>, and each takes a pass of "
-            "the draft model. Nothing is decided yet.</p>" + _time(spent, emitted),
+            f"<pre>{before}{chips}</pre><p>Each is drawn from the draft model's own distribution <em>q</em>, and each takes "
+            "a pass of the draft model. Nothing is decided yet.</p>" + _time(spent, emitted),
         )
         spent = [*spent, ("p", wide)]
         kept: list[str] = []
@@ -104,10 +105,11 @@ def _steps(example: Mapping[str, Any], wide: float, draft: float) -> Iterable[tu
             accepted = place < one["accepted"]
             kind = ["kept"] * place + ["kept" if accepted else "lost"] + ["open"] * (len(drafted) - place - 1)
             chips = " ".join(_chip(token, each) for token, each in zip(drafted, kind, strict=True))
-            opening = "" if place else f"Pass {number} of the target looks at the text and all {len(drafted)} drafted tokens at once. "
+            opening = f"Pass {number} of the target looks at the text and all {len(drafted)} drafted tokens at once. "
+            said = ("" if place else opening) + _said(look, drafted[place], accepted)
             yield (
                 f"{_name(drafted[place])} is {'accepted' if accepted else 'rejected'}",
-                f"<pre>{before}{chips}</pre><p>{opening}{_said(look, drafted[place], accepted)}</p>{_coin(look)}{_bars(look['likely'])}"
+                f"<pre>{before}{chips}</pre><p>{said}</p>{_coin(look)}{_bars(look['likely'])}"
                 + _time(spent, emitted + place + accepted),
             )
             kept += [drafted[place]] if accepted else []
@@ -124,14 +126,14 @@ def _steps(example: Mapping[str, Any], wide: float, draft: float) -> Iterable[tu
 def _added(one: Mapping[str, Any], rejected: bool) -> str:
     if rejected:
         left = len(one["drafted"]) - len(one["looks"])
-        others = f" The {left} drafted tokens after it are dropped: they continue a text that is not there." if left else ""
+        others = f" The {left} drafted tokens after it are dropped: they continue a text that is not there."
         return (
-            "The replacement is drawn from the <b>residual</b>: where the target gives a token more than the draft model did, the difference "
-            f"p − q; elsewhere nothing; then scaled to sum to 1.{others}"
+            "The replacement is drawn from the <b>residual</b>: the difference p − q where the target gives a token more than the "
+            "draft model did, and nothing elsewhere; then scaled to sum to 1." + (others if left else "")
         )
     return (
-        f"All {len(one['drafted'])} were accepted. The same pass has also computed what follows them, so one more token is drawn from the target's own "
-        "distribution, for free."
+        f"All {len(one['drafted'])} were accepted. The same pass has also computed what follows them, so one more token is drawn "
+        "from the target's own distribution, for free."
     )
 
 
@@ -139,7 +141,10 @@ def _said(look: Mapping[str, Any], token: str, accepted: bool) -> str:
     p, q, coin = look["p"], look["q"], look["coin"]
     ratio = f"p / q = {_short(p)} / {_short(q)}"
     if p >= q:
-        return f"The target gives {_name(token)} at least as much as the draft model did: {ratio} is 1 or more, so it is kept whatever the coin says."
+        return (
+            f"The target gives {_name(token)} at least as much as the draft model did: {ratio} is 1 or more, so it is kept "
+            "whatever the coin says."
+        )
     drawn = "below, so the token is kept" if accepted else "above, so the token is rejected"
     return f"The token is kept with probability {ratio} = {p / q:.2f}. The coin, a uniform random number, is {coin:.2f}: {drawn}."
 
@@ -149,7 +154,8 @@ def _coin(look: Mapping[str, Any]) -> str:
     said = f"from 0 to 1: kept up to {chance:.2f}, the coin is {look['coin']:.2f}"
     return (
         f'<div class="coin" role="img" aria-label="{said}"><i style="width:{100 * chance:.1f}%"></i>'
-        f'<b style="left:calc({100 * look["coin"]:.1f}% - 1px)"></b></div><small>0 to 1: blue is “keep”, the line is the coin.</small>'
+        f'<b style="left:calc({100 * look["coin"]:.1f}% - 1px)"></b></div>'
+        "<small>0 to 1: blue is “keep”, the line is the coin.</small>"
     )
 
 
@@ -161,9 +167,13 @@ def _bars(likely: Sequence[Mapping[str, Any]]) -> str:
             f'<i class="{kind}" style="width:{100 * one[kind]:.1f}%"></i>' for kind in ("q", "p", "rest") if kind in one
         )
         said = "<br>".join(
-            f"{name} {_short(one[kind])}" for kind, name in (("q", "q"), ("p", "p"), ("rest", "residual")) if kind in one
+            f"{name} {_short(one[kind])}"
+            for kind, name in (("q", "q"), ("p", "p"), ("rest", "residual"))
+            if kind in one
         )
-        rows.append(f"<span>{_chip(one['token'], 'drafted' if one.get('drafted') else '')}</span><span>{bars}</span><span>{said}</span>")
+        rows.append(
+            f"<span>{_chip(one['token'], 'drafted' if one.get('drafted') else '')}</span><span>{bars}</span><span>{said}</span>"
+        )
     return f'<div class="bars">{"".join(rows)}</div>'
 
 
@@ -177,9 +187,9 @@ def _time(spent: Sequence[tuple[str, float]], emitted: int) -> str:
 
     return (
         f'<div class="time"><span>speculative</span><div>{cells(spent)}</div><span>{took:.1f}</span>'
-        f'<span>plain</span><div>{cells([("plain", 1.0)] * emitted)}</div><span>{emitted:.1f}</span></div>'
-        f"<small>Time so far for {emitted} token{'' if emitted == 1 else 's'}, in passes of the target over one token. Striped: passes of the "
-        "draft model; blue: the target's.</small>"
+        f"<span>plain</span><div>{cells([('plain', 1.0)] * emitted)}</div><span>{emitted:.1f}</span></div>"
+        f"<small>Time so far for {emitted} token{'' if emitted == 1 else 's'}, in one-token passes of the target. Striped: passes "
+        "of the draft model; blue: the target's.</small>"
     )
 
 

@@ -85,7 +85,9 @@ def test_how_sure_a_verdict_is_names_what_weighs_most_against_it():
         (changed, rules.FAILS, (), "changed"),
         (ROW, rules.HOLDS, {"other"}, "kept"),
     ]
-    assert [table.how_sure(claim, verdict, turned) for claim, verdict, turned, _ in cases] == [case[-1] for case in cases]
+    assert [table.how_sure(claim, verdict, turned) for claim, verdict, turned, _ in cases] == [
+        case[-1] for case in cases
+    ]
 
 
 def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
