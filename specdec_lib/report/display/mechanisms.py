@@ -103,7 +103,7 @@ def dresd() -> Figure:
             fontsize=8,
             color=INK if same else "#555555",
         )
-    _arrow(ax, (24, 10), (33, 13))
+    _arrow(ax, (23.5, 15), (33.5, 18))
     _say(ax, 32, 24.5, "2. Of the nearest keep those followed\n    by the model's own next token")
     _chip(ax, 36, 18, "path", **accepted_look(color))
     _chip(ax, 46, 18, "name", **REJECTED)

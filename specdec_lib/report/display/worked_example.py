@@ -167,7 +167,7 @@ def _bars(likely: Sequence[Mapping[str, Any]]) -> str:
             f'<i class="{kind}" style="width:{100 * one[kind]:.1f}%"></i>' for kind in ("q", "p", "rest") if kind in one
         )
         said = "<br>".join(
-            f"{name} {_short(one[kind])}"
+            f"{name} {one[kind]:.2f}" if one[kind] == 0 or one[kind] >= 0.005 else f"{name} &lt; 0.01"
             for kind, name in (("q", "q"), ("p", "p"), ("rest", "residual"))
             if kind in one
         )
@@ -194,8 +194,8 @@ def _time(spent: Sequence[tuple[str, float]], emitted: int) -> str:
 
 
 def _shown(token: str) -> str:
-    """A token as a label: line breaks as arrows, blanks in front as they are."""
-    return escape(token.replace("\n", "↵")) or "∅"
+    """A token as a label: line breaks as arrows, and blanks as they are unless there is nothing else."""
+    return escape("␣" * len(token) if token.strip(" ") == "" else token.replace("\n", "↵"))
 
 
 def _chip(token: str, kind: str) -> str:
@@ -203,7 +203,7 @@ def _chip(token: str, kind: str) -> str:
 
 
 def _name(token: str) -> str:
-    return f"“{_shown(token).strip() or '␣'}”"
+    return f"“{_shown(token).strip()}”"
 
 
 def _short(probability: float) -> str:
