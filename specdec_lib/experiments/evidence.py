@@ -40,7 +40,7 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Where the rows of the published run lie, in a folder per chapter.
 FOLDER = paths.DATA / "rows"
-#: What tells one row from another.
+#: What tells one row from another, and further columns that a file may name.
 KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 #: Names the rows that a run makes and writes: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
@@ -97,8 +97,9 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
 def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
     """Write rows, without what was timed, and their origin."""
     path = (folder or FOLDER) / f"{name}.csv.gz"
-    if frame.duplicated(KEY).any():
-        twice = frame[frame.duplicated(KEY)].iloc[0][KEY].to_dict()
+    key = [*KEY, *about.get("key", ())]
+    if frame.duplicated(key).any():
+        twice = frame[frame.duplicated(key)].iloc[0][key].to_dict()
         raise EvidenceError(f"{name} has two rows of {twice}; expected one per output and method")
     counted = frame.drop(columns=[column for column in frame if column.endswith(("_s", "_ms"))])
     arrays = [name for name in counted if len(counted) and isinstance(counted[name].iloc[0], np.ndarray)]
@@ -128,15 +129,15 @@ def _unpacked(text: str) -> np.ndarray:
     return counts
 
 
-def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
     """What two frames of the same outputs differ in, one sentence per row."""
-    one, other = (frame.set_index(KEY) for frame in (kept, made))
+    one, other = (frame.set_index(list(key)) for frame in (kept, made))
     told = [f"{where} has no row" for where in one.index.difference(other.index)]
     told += [f"{where} is new" for where in other.index.difference(one.index)]
     for where in one.index.intersection(other.index):
         before, now = one.loc[where], other.loc[where]
         for column in columns:
-            if column not in KEY and not _alike(before[column], now[column]):
+            if column not in key and not _alike(before[column], now[column]):
                 told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
                 break
     return told
@@ -193,17 +194,23 @@ class Evidence:
         return not self.own
 
     def rows(
-        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]] = {}
+        self,
+        name: str,
+        make: Make,
+        prompts: Sequence[Prompt],
+        stores: Mapping[str, tuple[str, Collection[str]]] = {},
+        key: Sequence[str] = (),
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it.
+        ``key`` names columns that tell the rows of one output and method apart.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
         full = f"{self.chapter}/{name}"
         if os.environ.get(MAKE) in (self.chapter, full):
-            return self._made(full, make, prompts, stores)
+            return self._made(full, make, prompts, stores, key)
         if self.own:
             return make(first_of_each(prompts, self.own_prompts))
         frame, about = read(full, self.folder)
@@ -219,19 +226,20 @@ class Evidence:
             if about["stores"].get(store) != checksum
             for method in own
         }
-        self._check(full, frame, about["columns"], make, prompts, unchecked)
+        self._check(full, frame, about, make, prompts, unchecked)
         return frame
 
     def _check(
         self,
         name: str,
         frame: pd.DataFrame,
-        columns: Sequence[str],
+        about: Mapping[str, Any],
         make: Make,
         prompts: Sequence[Prompt],
         unchecked: Collection[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
+        compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
@@ -247,8 +255,8 @@ class Evidence:
             kept, made = (rows[~rows.method.isin(unchecked)] for rows in (kept, made))
             outcome.again += 1
             outcome.made += len(made)
-            if told := differing(kept, made, columns):
-                if not self._rounding_explains(make, prompt, made, columns):
+            if told := differing(kept, made, **compared):
+                if not self._rounding_explains(make, prompt, made, compared):
                     raise EvidenceError(
                         f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
                         f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
@@ -256,21 +264,29 @@ class Evidence:
                     )
                 outcome.rounded += len(told)
 
-    def _rounding_explains(self, make: Make, prompt: Prompt, made: pd.DataFrame, columns: Sequence[str]) -> bool:
+    def _rounding_explains(
+        self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
+    ) -> bool:
         """Whether weights that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
             with rounded_otherwise(self.models.values(), draw), decoded_anew():
-                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], columns):
+                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
                     return True
         return False
 
     def _made(
-        self, name: str, make: Make, prompts: Sequence[Prompt], stores: Mapping[str, tuple[str, Collection[str]]]
+        self,
+        name: str,
+        make: Make,
+        prompts: Sequence[Prompt],
+        stores: Mapping[str, tuple[str, Collection[str]]],
+        key: Sequence[str],
     ) -> pd.DataFrame:
         """Make all rows and write them, piece by piece: an interrupted run goes on where it was."""
         about = {
             "models": {part: fingerprint(model) for part, model in self.models.items()},
             "stores": {store: checksum for store, (checksum, _) in stores.items()},
+            "key": list(key),
             **self.origin,
             "command": f"python -m specdec_lib rows {name}",
             "date": str(date.today()),

@@ -239,6 +239,25 @@ def test_rows_of_another_model_and_missing_rows_say_how_they_are_made(made, mode
         Evidence("01", {"target": model}, folder=folder).rows("sampled", make, PROMPTS)
 
 
+def test_rows_of_one_output_and_method_are_told_apart_by_columns_that_the_file_names(
+    model, tokenizer, tmp_path, monkeypatch
+):
+    def tokens(prompts, wrong=()):
+        runs = rows_of(model, tokenizer, prompts)
+        each = pd.concat([runs.drop(columns=["widths", "kept", "looked_at"]).assign(place=at) for at in range(3)])
+        return each.assign(chance=lambda rows: 0.25 + rows.place / 10 + rows.place.isin(wrong))
+
+    book = Evidence("01", {"target": model}, folder=tmp_path)
+    monkeypatch.setenv(evidence.MAKE, "01/tokens")
+    with pytest.raises(EvidenceError, match="two rows of"):
+        book.rows("tokens", tokens, PROMPTS)
+    book.rows("tokens", tokens, PROMPTS, key=["place"])
+    monkeypatch.delenv(evidence.MAKE)
+    assert len(book.rows("tokens", tokens, PROMPTS, key=["place"])) == 15
+    with pytest.raises(EvidenceError, match=r"'PLD', 2\): chance was 0.45 and is 1.45"):
+        book.rows("tokens", partial(tokens, wrong=[2]), PROMPTS, key=["place"])
+
+
 def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model):
     folder, make = made
     frame, about = evidence.read("01/greedy", folder)
