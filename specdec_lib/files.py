@@ -561,14 +561,19 @@ def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
                 found = read(folder)
             except (StoreError, FileNotFoundError) as failed:
                 error = failed
-            after = None
+            now, after = present(path), None
             with suppress(OSError):
-                after = _number(os.stat(present(path) / manifest))
+                after = _number(os.stat(now / manifest))
         finally:
             if handle is not None:
                 os.close(handle)
-        looks += before is None and after is None
-        if before == after and (before is not None or looks == LOOKS):
+        if before != after or now != folder:
+            continue
+        if before is not None and error is None:
+            return found
+        # A file that was not there may have been moved and moved back meanwhile.
+        looks += 1
+        if looks == LOOKS:
             if error is not None:
                 raise error
             return found
