@@ -2,10 +2,12 @@
 
 import re
 
+import matplotlib.pyplot as plt
 import method_examples
 import pytest
 
 from specdec_lib import Sampling, load_model
+from specdec_lib.report import plots
 from specdec_lib.report.display import mechanisms, worked_example
 from specdec_lib.report.numbers import Number
 
@@ -53,8 +55,9 @@ def test_what_is_kept_is_what_the_rule_does_with_other_models():
 
 @pytest.mark.parametrize("page", mechanisms.MECHANISMS)
 def test_no_word_of_a_mechanism_leaves_its_sketch(page):
-    figure = mechanisms.MECHANISMS[page]()
-    figure.draw_without_rendering()
+    with plt.rc_context(plots.STYLE):
+        figure = mechanisms.MECHANISMS[page]()
+        figure.draw_without_rendering()
     words = [word for ax in figure.axes for word in ax.texts if word.get_text()]
     for word in words:
         box = word.get_window_extent()
