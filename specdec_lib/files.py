@@ -203,15 +203,20 @@ def locked(target: Path) -> Iterator[None]:
 def scratch(parent: Path) -> Iterator[Path]:
     """A new folder in ``parent``, which nobody else may read, for work in progress; gone after the block.
 
-    Folders that killed runs left in ``parent`` are removed first: those of this kind whose lock nobody holds.
+    Those that killed runs left in ``parent`` are removed first.
     """
-    for left in parent.glob(f"{SCRATCH}*"):
-        _sweep(left)
+    sweep(parent)
     folder, lock = _new_scratch(parent)
     try:
         yield folder
     finally:
         _discard(folder, lock)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what killed runs left in ``parent``: folders of :func:`scratch` whose lock nobody holds."""
+    for left in parent.glob(f"{SCRATCH}*"):
+        _sweep(left)
 
 
 def _new_scratch(parent: Path) -> tuple[Path, BaseFileLock | None]:

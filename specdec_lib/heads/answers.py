@@ -20,7 +20,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import count, located, locked, named, read_json, replacing
+from specdec_lib.files import count, located, locked, named, read_json, replacing, sweep
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -82,6 +82,7 @@ def kept(
         locked(located(folder)),
         tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar,
     ):
+        sweep(folder)  # a run that was killed at its last file leaves nothing for this one to write
         _begin(folder / MANIFEST, about)
         for index, path in enumerate(_paths(folder, about)):
             numbers = range(index * SHARD, min((index + 1) * SHARD, len(prompts)))
