@@ -408,7 +408,8 @@ def _kept(path: Path, kind: str, write: Callable[[Path, _File], None]) -> Path:
                     break
                 with files.scratch(target.parent) as scratch:
                     new = scratch / "model"
-                    new.mkdir()
+                    # Who may not read the file reads nothing that is made of it.
+                    new.mkdir(0o777 if path.stat().st_mode & 0o004 else 0o700)
                     write(new, _File(path))
                     about = {"model": path.name, "sha256 of the file": sums}
                     files.write_manifest(new / MANIFEST, FORMAT, about, sorted(each.name for each in new.iterdir()))
