@@ -76,11 +76,12 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
             raise ValueError("it does not say which models and datastores its rows are of")
         texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
         frame = pd.read_csv(io.StringIO(rows), dtype=texts, keep_default_na=False, na_values=[""])
-        missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
+        key = [*KEY, *about.get("key", ())]
+        missing = [column for column in (*key, *about["columns"]) if column not in frame]
         if missing or len(frame) != about["rows"]:
             lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
             raise EvidenceError(f"{path} {lack}; {remedy}")
-        if frame.duplicated(KEY).any():
+        if frame.duplicated(key).any():
             raise EvidenceError(f"{path} has two rows of one output and method; {remedy}")
         return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
     except FileNotFoundError:
