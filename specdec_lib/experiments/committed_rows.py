@@ -61,6 +61,10 @@ def committed(
     columns = [f"w{width}" for width in WIDTHS]
     widths = np.zeros((len(rows), WIDTHS[-1] + 1))
     widths[:, WIDTHS] = rows[columns]
+    if (
+        "levels" not in rows and "depth" in rows
+    ):  # made before they were counted, of drafts that have a level for each depth
+        rows["levels"] = rows.depth
     return rows.drop(columns=columns).assign(widths=list(widths)), about
 
 
