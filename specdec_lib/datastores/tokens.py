@@ -116,7 +116,7 @@ class TokenStore:
 
     @classmethod
     def of_build(cls, path: Path, folder: Path) -> TokenStore:
-        """The store at ``path`` as one build of it, ``folder``, has it (:func:`specdec_lib.files.whole`)."""
+        """The store at ``path`` as one build of it, ``folder``, has it (``specdec_lib.files.whole``)."""
         manifest = files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path), FILES, _FIELDS)
         separator = manifest["vocabulary"]
         length = manifest["tokens"] + manifest["documents"] + 1
