@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from specdec_lib.__main__ import main
 from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import ray_data
 from specdec_lib.datastores.sharded_build import build_sharded
-from specdec_lib.files import ForeignFile
 from tests.cluster.failing_documents import Counted, EndsItsWorker, HoldsUpItsWorker
 from tests.datastores.test_sharded_build import TEXTS, contents, lines, parts
 
@@ -80,28 +78,6 @@ def test_the_command_builds_tokens_and_states_on_ray_as_here(nodes, tmp_path, ca
     here, there = capsys.readouterr().out.split("shards              2")[1::2]
     assert here == there
     assert contents(tmp_path / "ray") == contents(tmp_path / "here")
-
-
-def test_a_store_lies_where_a_relative_path_behind_a_link_leads_and_in_no_foreign_folder(
-    nodes, tmp_path, monkeypatch, expected
-):
-    (tmp_path / "texts, müde").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "texts, müde")
-    monkeypatch.chdir(tmp_path / "link")
-    documents = [Counted(texts, tmp_path / f"notes-{i}") for i, texts in enumerate(parts(3))]
-
-    def build_in(place):
-        return build_sharded(
-            Path(place), documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
-        )
-
-    build_in("my store")
-    assert contents(tmp_path / "texts, müde" / "my store") == expected
-    Path("app").mkdir()
-    Path("app/manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ForeignFile, match="app stays: the library did not write .*manifest.json"):
-        build_in("app")
-    assert [path.name for path in Path("app").iterdir()] == ["manifest.json"]
 
 
 RUN = """
