@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import random
 import secrets
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -38,12 +40,14 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Where the rows of the published run lie, in a folder per chapter.
 FOLDER = paths.DATA / "rows"
-#: What tells one row from another.
+#: What tells one row from another, and further columns that a file may name.
 KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 #: Names the rows that a run makes and writes: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 6.0
+#: Places of an array that is written, at most: widths and depths of drafts.
+PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
 #: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
@@ -65,31 +69,39 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
     path = (folder or FOLDER) / f"{name}.csv.gz"
     remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            head = file.readline()
-            if not head.startswith("# {"):
-                raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
-            about = json.loads(head[2:])
-            texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
-            frame = pd.read_csv(file, dtype=texts, keep_default_na=False, na_values=[""])
+        head, _, rows = files.unpacked(path).decode().partition("\n")
+        if not head.startswith("# {"):
+            raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
+        about = json.loads(head[2:])
+        if not (isinstance(about["models"], dict) and isinstance(about["stores"], dict)):
+            raise ValueError("it does not say which models and datastores its rows are of")
+        texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
+        frame = pd.read_csv(io.StringIO(rows), dtype=texts, keep_default_na=False, na_values=[""])
+        key = [*KEY, *about.get("key", ())]
+        missing = [column for column in (*key, *about["columns"]) if column not in frame]
+        if missing or len(frame) != about["rows"]:
+            lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
+            raise EvidenceError(f"{path} {lack}; {remedy}")
+        if frame.duplicated(key).any():
+            raise EvidenceError(f"{path} has two rows of one output and method; {remedy}")
+        return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
     except FileNotFoundError:
         raise EvidenceError(f"there is no {path}; {remedy}") from None
     except EvidenceError:
         raise
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except (
+        OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+        RecursionError,
+    ) as error:  # fmt: skip
         raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
-    missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
-    if missing or len(frame) != about["rows"]:
-        lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
-        raise EvidenceError(f"{path} {lack}; {remedy}")
-    return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
 
 
 def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
     """Write rows, without what was timed, and their origin."""
     path = (folder or FOLDER) / f"{name}.csv.gz"
-    if frame.duplicated(KEY).any():
-        twice = frame[frame.duplicated(KEY)].iloc[0][KEY].to_dict()
+    key = [*KEY, *about.get("key", ())]
+    if frame.duplicated(key).any():
+        twice = frame[frame.duplicated(key)].iloc[0][key].to_dict()
         raise EvidenceError(f"{name} has two rows of {twice}; expected one per output and method")
     counted = frame.drop(columns=[column for column in frame if column.endswith(("_s", "_ms"))])
     arrays = [name for name in counted if len(counted) and isinstance(counted[name].iloc[0], np.ndarray)]
@@ -111,21 +123,23 @@ def _packed(counts: np.ndarray) -> str:
 
 def _unpacked(text: str) -> np.ndarray:
     pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
+    if not all(0 <= place < PLACES and count >= 0 for place, count in pairs):
+        raise ValueError(f"{text!r:.40} holds no counts by place")
     counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
     for place, count in pairs:
         counts[place] = count
     return counts
 
 
-def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
     """What two frames of the same outputs differ in, one sentence per row."""
-    one, other = (frame.set_index(KEY) for frame in (kept, made))
+    one, other = (frame.set_index(list(key)) for frame in (kept, made))
     told = [f"{where} has no row" for where in one.index.difference(other.index)]
     told += [f"{where} is new" for where in other.index.difference(one.index)]
     for where in one.index.intersection(other.index):
         before, now = one.loc[where], other.loc[where]
         for column in columns:
-            if column not in KEY and not _alike(before[column], now[column]):
+            if column not in key and not _alike(before[column], now[column]):
                 told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
                 break
     return told
@@ -181,17 +195,24 @@ class Evidence:
         """Whether the rows of this run are those that are committed."""
         return not self.own
 
-    def rows(self, name: str, make: Make, prompts: Sequence[Prompt], stores: Stores | None = None) -> pd.DataFrame:
+    def rows(
+        self,
+        name: str,
+        make: Make,
+        prompts: Sequence[Prompt],
+        stores: Stores | None = None,
+        key: Sequence[str] = (),
+    ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
-        None for all of them.
+        None for all of them. ``key`` names columns that tell the rows of one output and method apart.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
         full, stores = f"{self.chapter}/{name}", stores or {}
         if os.environ.get(MAKE) in (self.chapter, full):
-            return self._made(full, make, prompts, stores)
+            return self._made(full, make, prompts, stores, key)
         if self.own:
             return make(first_of_each(prompts, self.own_prompts))
         frame, about = read(full, self.folder)
@@ -207,19 +228,20 @@ class Evidence:
             if about["stores"].get(store) != checksum
             for method in (frame.method if own is None else own)
         }
-        self._check(full, frame, about["columns"], make, prompts, unchecked)
+        self._check(full, frame, about, make, prompts, unchecked)
         return frame
 
     def _check(
         self,
         name: str,
         frame: pd.DataFrame,
-        columns: Sequence[str],
+        about: Mapping[str, Any],
         make: Make,
         prompts: Sequence[Prompt],
         unchecked: set[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
+        compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
         if unchecked >= set(frame.method):
@@ -237,8 +259,8 @@ class Evidence:
             kept, made = (rows[~rows.method.isin(unchecked)] for rows in (kept, made))
             outcome.again += 1
             outcome.made += len(made)
-            if told := differing(kept, made, columns):
-                if not self._rounding_explains(make, prompt, made, columns):
+            if told := differing(kept, made, **compared):
+                if not self._rounding_explains(make, prompt, made, compared):
                     raise EvidenceError(
                         f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
                         f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
@@ -246,19 +268,29 @@ class Evidence:
                     )
                 outcome.rounded += len(told)
 
-    def _rounding_explains(self, make: Make, prompt: Prompt, made: pd.DataFrame, columns: Sequence[str]) -> bool:
+    def _rounding_explains(
+        self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
+    ) -> bool:
         """Whether weights that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
             with rounded_otherwise(self.models.values(), draw), decoded_anew():
-                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], columns):
+                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
                     return True
         return False
 
-    def _made(self, name: str, make: Make, prompts: Sequence[Prompt], stores: Stores) -> pd.DataFrame:
+    def _made(
+        self,
+        name: str,
+        make: Make,
+        prompts: Sequence[Prompt],
+        stores: Stores,
+        key: Sequence[str],
+    ) -> pd.DataFrame:
         """Make all rows and write them, piece by piece: an interrupted run goes on where it was."""
         about = {
             "models": {part: fingerprint(model) for part, model in self.models.items()},
             "stores": {store: checksum for store, (checksum, _) in stores.items()},
+            "key": list(key),
             **self.origin,
             "command": f"python -m specdec_lib rows {name}",
             "date": str(date.today()),
@@ -301,8 +333,8 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 def decoded_anew() -> Iterator[None]:
     """Let no recorded tokens be read, and keep none that are decoded meanwhile."""
     before = os.environ.get(recordings.FRESH)
-    with tempfile.TemporaryDirectory() as empty:
-        os.environ[recordings.FRESH] = empty
+    with files.scratch(Path(tempfile.gettempdir())) as empty:
+        os.environ[recordings.FRESH] = str(empty)
         try:
             yield
         finally:

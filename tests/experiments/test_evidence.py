@@ -1,6 +1,7 @@
 """Rows of evidence: written and read whole, and a sample of them made again, which nothing but rounding may change."""
 
 import gzip
+import json
 import re
 from functools import partial
 
@@ -86,9 +87,68 @@ def without_origin(path):
     path.write_bytes(gzip.compress("\n".join(lines[1:]).encode()))
 
 
-@pytest.mark.parametrize("damage", [cut, without_a_column, without_a_row, without_origin, lambda path: path.unlink()])
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[20:60] = bytes(40)
+    path.write_bytes(content)
+
+
+def said(**about):
+    """Damage to what the file says about itself."""
+
+    def damage(path):
+        head, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        head = "# " + json.dumps(json.loads(head[2:]) | about)
+        path.write_bytes(gzip.compress("\n".join([head, *lines]).encode()))
+
+    return damage
+
+
+def twice(path):
+    text = gzip.decompress(path.read_bytes()).decode().replace('"rows": 2', '"rows": 3')
+    path.write_bytes(gzip.compress((text + text.splitlines()[-1] + "\n").encode()))
+
+
+def told_otherwise(before, after):
+    def damage(path):
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert before in text
+        path.write_bytes(gzip.compress(text.replace(before, after).encode()))
+
+    return damage
+
+
+def counting(words):
+    """Damage to a row, which holds counts that no memory does."""
+    return lambda path: path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"1:3", words)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        flipped,
+        without_a_column,
+        without_a_row,
+        without_origin,
+        lambda path: path.unlink(),
+        twice,
+        told_otherwise('"columns"', '"colums"'),
+        told_otherwise('"rows"', '"row"'),
+        told_otherwise("1:3", "1:x"),
+        said(arrays=3),
+        said(arrays="task"),
+        said(columns=None),
+        said(models=["target"]),
+        said(stores=0),
+        counting(b"999999999999:3"),
+        counting(b"-1:3"),
+        counting(b"1:" + b"9" * 30),
+    ],
+)
 def test_a_damaged_file_is_named_in_one_sentence_with_what_to_do(damage, tmp_path):
-    path = evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+    frame = counted(tokens=[3, 4], widths=[np.array([0, 3])] * 2)
+    path = evidence.write("01/greedy", frame, ABOUT, tmp_path)
     damage(path)
     with pytest.raises(EvidenceError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
         evidence.read("01/greedy", tmp_path)
@@ -127,9 +187,7 @@ def test_a_row_changed_by_hand_another_drafter_or_another_tokenizer_stop_the_pag
     folder, make = made
     book = Evidence("01", {"target": model}, folder=folder)
     faulty = partial(rows_of, model, tokenizer, drafter=OneTokenLess(2, 4))
-    with pytest.raises(
-        EvidenceError, match=r"01/greedy.*\('code', .*: drafts?(ed)? was \d+ and is \d+; rounding does not"
-    ):
+    with pytest.raises(EvidenceError, match=r"01/greedy.*\('code', .*: \w+ was \d+ and is \d+; rounding does not"):
         book.rows("greedy", faulty, PROMPTS)
 
     other = partial(rows_of, model, Reversed(tokenizer))
@@ -177,6 +235,25 @@ def test_rows_of_another_model_and_missing_rows_say_how_they_are_made(made, mode
         Evidence("01", {"target": families.perturbed(model)}, folder=folder).rows("greedy", make, PROMPTS)
     with pytest.raises(EvidenceError, match="there is no .*sampled.* rows 01/sampled"):
         Evidence("01", {"target": model}, folder=folder).rows("sampled", make, PROMPTS)
+
+
+def test_rows_of_one_output_and_method_are_told_apart_by_columns_that_the_file_names(
+    model, tokenizer, tmp_path, monkeypatch
+):
+    def tokens(prompts, wrong=()):
+        runs = rows_of(model, tokenizer, prompts)
+        each = pd.concat([runs.drop(columns=["widths", "kept", "looked_at"]).assign(place=at) for at in range(3)])
+        return each.assign(chance=lambda rows: 0.25 + rows.place / 10 + rows.place.isin(wrong))
+
+    book = Evidence("01", {"target": model}, folder=tmp_path)
+    monkeypatch.setenv(evidence.MAKE, "01/tokens")
+    with pytest.raises(EvidenceError, match="two rows of"):
+        book.rows("tokens", tokens, PROMPTS)
+    book.rows("tokens", tokens, PROMPTS, key=["place"])
+    monkeypatch.delenv(evidence.MAKE)
+    assert len(book.rows("tokens", tokens, PROMPTS, key=["place"])) == 15
+    with pytest.raises(EvidenceError, match=r"'PLD', 2\): chance was 0.45 and is 1.45"):
+        book.rows("tokens", partial(tokens, wrong=[2]), PROMPTS, key=["place"])
 
 
 def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model):
