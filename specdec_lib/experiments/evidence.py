@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -106,14 +106,15 @@ def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path
 
 
 def _packed(counts: np.ndarray) -> str:
-    return " ".join(f"{place}:{counts[place]}" for place in np.flatnonzero(counts))
+    return " ".join(f"{place}:{counts[place]:.10g}" for place in np.flatnonzero(counts))
 
 
 def _unpacked(text: str) -> np.ndarray:
-    pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
-    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
+    pairs = [part.split(":") for part in text.split()]
+    shared = any("." in count for _, count in pairs)  # counts that are shared out between neighbouring places
+    counts = np.zeros(1 + max((int(place) for place, _ in pairs), default=0), float if shared else np.int64)
     for place, count in pairs:
-        counts[place] = count
+        counts[int(place)] = float(count) if shared else int(count)
     return counts
 
 
@@ -181,6 +182,10 @@ class Evidence:
         """Whether the rows of this run are those that are committed."""
         return not self.own
 
+    def reads(self, name: str) -> bool:
+        """Whether the rows of an experiment are those that are committed, not made by this run."""
+        return self.published and os.environ.get(MAKE) not in (self.chapter, f"{self.chapter}/{name}")
+
     def rows(
         self,
         name: str,
@@ -188,14 +193,19 @@ class Evidence:
         prompts: Sequence[Prompt],
         stores: Mapping[str, tuple[str, Collection[str]]] = {},
         key: Sequence[str] = (),
+        models: Collection[str] | None = None,
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it.
-        ``key`` names columns that tell the rows of one output and method apart.
+        ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that the rows depend on (all);
+        a reader's own run reads the committed rows where they depend on none.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
+        if models is not None:
+            parts = {part: model for part, model in self.models.items() if part in models}
+            return replace(self, models=parts, own=self.own if parts else ()).rows(name, make, prompts, stores, key)
         full = f"{self.chapter}/{name}"
         if os.environ.get(MAKE) in (self.chapter, full):
             return self._made(full, make, prompts, stores, key)
