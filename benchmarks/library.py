@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,6 +42,7 @@ from specdec_lib.drafters.pass_prices import CURVES
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
+from specdec_lib.vllm import drafter_named, proposer
 
 MAX_NGRAM, PLD_TOKENS = 3, 10
 REST_NGRAM, REST_MIN_NGRAM = 16, 2
@@ -377,12 +380,58 @@ def dense(quick: bool) -> list[dict]:
     ]
 
 
+# Drafting for the requests of a server ----------------------------------------------------------------------------
+
+
+def serving(quick: bool) -> list[dict]:
+    """Time per request in which the proposer inside vLLM drafts for a batch, prompts of 4,000 tokens read before."""
+    requests, length, most = 16, 4_000, 8
+    steps = 20 if quick else 300
+    named = SimpleNamespace
+    asked = named(
+        speculative_config=named(num_speculative_tokens=most),
+        model_config=named(max_model_len=2 * length, get_vocab_size=lambda: 49_152),
+        scheduler_config=named(max_num_seqs=requests),
+    )
+    rng = np.random.default_rng(0)
+    texts = np.zeros((requests, 2 * length), np.int32)
+    for text in texts:  # half of it new, half of it copied from what was said before
+        at = 500
+        text[:at] = rng.integers(49_152, size=at)
+        while at < len(text):
+            count = int(rng.integers(5, 30))
+            source = int(rng.integers(at - 100))
+            copied = text[source : source + count] if rng.random() < 0.5 else rng.integers(49_152, size=count)
+            text[at : at + count] = copied[: len(text) - at]
+            at += count
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        build_suffix_array(build_tokens(folder, [texts[0]], 49_152, progress=False), progress=False)
+        for name, settings in {
+            "PLD": {},
+            "SuffixDecoding": {},
+            "REST": {"store": folder},
+            "One tree": {"store": folder},
+        }.items():
+            made = proposer(partial(drafter_named, {"drafter": name} | settings, most))(asked)
+            spent = []
+            for step in range(steps + 1):
+                counts = np.full(requests, length + 1 + step, np.int32)
+                fresh = [[int(text[length + step])] for text in texts]
+                seconds, _ = _seconds(lambda: made.propose(fresh, counts, texts))
+                if step:  # the first one reads the prompts
+                    spent.append(1e3 * seconds / requests)
+            rows.append(row(f"A draft of {name} for each of {requests} requests of a server", "ms", spent))
+    return rows
+
+
 SECTIONS: dict[str, Callable[[bool], list[dict]]] = {
     "loop": loop,
     "lookup": lookup,
     "tree": tree,
     "sparse": sparse,
     "dense": dense,
+    "serving": serving,
 }
 
 

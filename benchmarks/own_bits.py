@@ -1,12 +1,13 @@
 """``make bench``: SmolLM2 at its file's own 4 bits beside llama.cpp on the same file, in turns, on one thread and on all.
 
 Prints each mark with its interval and writes ``data/results/cpu/own_bits.csv``. On one thread seconds are those that the thread
-ran, on several those of the clock: run it on an idle machine, about a quarter of an hour.
+ran, on several those of the clock: run it on an idle machine, some 25 minutes. The same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +36,7 @@ from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.statistics import Interval, median
 from specdec_lib.experiments.workbench import ModelPair
+from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import build, draft_length
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
@@ -196,100 +199,129 @@ def busy(model: Any, rounds: int) -> Interval:
             other.kill()
 
 
+def on_threads(threads: int, rounds: int, tokens: int, file: Path | None) -> dict[str, Any]:
+    """Passes by width, and speeds of all ways on each kind of prompt, on so many threads."""
+    model, tokenizer = load_model(smollm2.NAME, dtype="file")
+    draft, _ = load_model("smollm2-draft", "cpu", "float32")
+    OF_MODEL[draft] = Lean(draft, bits=8)
+    pair, on, found = ModelPair(model, draft, tokenizer), f"t{threads}", {}
+    ours, theirs = passes(model, file, threads, 3 * rounds)
+    drafted, _ = passes(draft, None, threads, 2)
+    one = median(ours[1]).value
+    pair.prices = PassPrices(
+        {width: median(own).value / one for width, own in ours.items()},
+        drafted_token=median(drafted[1]).value / one,
+    )
+    for width in WIDTHS:
+        found[f"{on}_w{width}_ms"] = median(1e3 * np.array(ours[width]))
+        if theirs:
+            found[f"{on}_llama_w{width}_ms"] = median(1e3 * np.array(theirs[width]))
+            found[f"{on}_w{width}_over_llama"] = seconds._ratio(ours[width], theirs[width])
+    rate, first = speeds(pair, file, threads, rounds, tokens)
+    for (kind, way), each in rate.items():
+        found[f"{on}_{kind}_{way}_tokens_per_s"] = median(each)
+        if way in WAYS:
+            found[f"{on}_{kind}_{way}_over_plain"] = seconds._ratio(each, rate[kind, "plain"])
+    found[f"{on}_first_token_s"] = median(first["summary", "plain"])
+    if file is not None:
+        found[f"{on}_first_token_over_llama"] = seconds._ratio(first["summary", "plain"], first["summary", "llama"])
+        for kind in seconds.KINDS:
+            found[f"{on}_{kind}_plain_over_llama"] = seconds._ratio(rate[kind, "plain"], rate[kind, "llama"])
+            peer = max(seconds.LLAMA, key=lambda way: median(rate[kind, way]).value)
+            way = max((w for w in WAYS if (kind, w) in rate), key=lambda w: median(rate[kind, w]).value)
+            found[f"{on}_{kind}_best"], found[f"{on}_{kind}_best_peer"] = way, peer
+            found[f"{on}_{kind}_best_over_llama"] = seconds._ratio(rate[kind, way], rate[kind, peer])
+    return found
+
+
+def from_the_start(threads: int) -> dict[str, Any]:
+    """What new processes take until their first token, in seconds and in memory."""
+    starts = [fresh(smollm2.NAME, threads) for _ in range(5)]
+    return {
+        "start_to_first_token_s": median([spent for spent, _ in starts]),
+        "peak_over_file": median([peak for _, peak in starts]).value / fetch(smollm2.FILE).stat().st_size,
+    }
+
+
+def one_billion(threads: int, peer: bool) -> dict[str, Any]:
+    """Memory and one-token passes of a file of some billion weights."""
+    with tempfile.TemporaryDirectory() as scratch:
+        big = Path(scratch) / "llama-1b.gguf"
+        big_file.write(big)
+        fresh(str(big), threads)  # what is compared or written once
+        _, peak = fresh(str(big), threads)
+        large, _ = load_model(big, dtype="file")
+        ours, theirs = passes(large, big if peer else None, threads, 2)
+        found = {"big_peak_over_file": peak / big.stat().st_size, "big_w1_ms": median(1e3 * np.array(ours[1]))}
+        return found | ({"big_plain_over_llama": seconds._ratio(theirs[1], ours[1])} if theirs else {})
+
+
+def marks(found: dict[str, Any], every: int) -> list[tuple[str, Any, str]]:
+    """What was asked for: its name, the number that was measured, and the one that was asked for."""
+    asked: list[tuple[str, str, str]] = []
+    for threads in sorted({1, every}):
+        on, words = f"t{threads}", f"{threads} threads"
+        for kind in seconds.KINDS:
+            best = f"{found.get(f'{on}_{kind}_best')} over {found.get(f'{on}_{kind}_best_peer')}"
+            asked += [
+                (f"{kind}, {words}: one tree over plain", f"{on}_{kind}_one_tree_over_plain", "1.0"),
+                (f"{kind}, {words}: plain over llama.cpp", f"{on}_{kind}_plain_over_llama", "0.9"),
+                (f"{kind}, {words}: {best}", f"{on}_{kind}_best_over_llama", "1.0, and 1.3 on two prompts"),
+            ]
+        over = f"{on}_first_token_over_llama"
+        asked.append((f"700-token prompt, {words}: first token over llama.cpp's", over, "at most 1.2"))
+    asked += [
+        (f"passes of {width} over llama.cpp's, 1 thread", f"t1_w{width}_over_llama", f"at most {most}")
+        for width, most in ((4, 0.55), (8, 0.55), (16, 0.5))
+    ]
+    asked += [
+        ("process start to first token, s", "start_to_first_token_s", "3"),
+        ("passes on a busy machine over an idle one", "busy_over_idle", "at most 3"),
+        ("1B file: peak over its size", "big_peak_over_file", "at most 1.5"),
+        (f"1B file, {every} threads: plain over llama.cpp", "big_plain_over_llama", "0.9"),
+    ]
+    return [(name, found[key], wanted) for name, key, wanted in asked if key in found]
+
+
 def main(
     rounds: Annotated[int, options.whole("of turns")] = 5,
     tokens: Annotated[int, options.whole("of an answer")] = 64,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
-    """Measure everything, print the marks, and write the table at the end."""
+    """Measure everything, print the marks, and write the table at the end; parts that are measured stay if it is interrupted."""
     out.mkdir(parents=True, exist_ok=True)
     file = fetch(smollm2.FILE) if importlib.util.find_spec("llama_cpp") else None
     if file is None:
         print("left out: llama.cpp, which needs the extra bench")
-    model, tokenizer = load_model(smollm2.NAME, dtype="file")
-    draft, _ = load_model("smollm2-draft", "cpu", "float32")
-    OF_MODEL[draft] = Lean(draft, bits=8)
-    pair = ModelPair(model, draft, tokenizer)
     every = os.cpu_count() or 1
-    measured: dict[str, Any] = {}
-    marks: list[tuple[str, Any, str]] = []
-    for threads in sorted({1, every}):
-        on = f"t{threads}"
-        ours, theirs = passes(model, file, threads, 3 * rounds)
-        drafted, _ = passes(draft, None, threads, 2)
-        one = median(ours[1]).value
-        pair.prices = PassPrices(
-            {width: median(own).value / one for width, own in ours.items()},
-            drafted_token=median(drafted[1]).value / one,
-        )
-        for width in WIDTHS:
-            measured[f"{on}_w{width}_ms"] = median(1e3 * np.array(ours[width]))
-            if theirs:
-                measured[f"{on}_llama_w{width}_ms"] = median(1e3 * np.array(theirs[width]))
-                measured[f"{on}_w{width}_over_llama"] = seconds._ratio(ours[width], theirs[width])
-        rate, first = speeds(pair, file, threads, rounds, tokens)
-        for (kind, way), each in rate.items():
-            measured[f"{on}_{kind}_{way}_tokens_per_s"] = median(each)
-        best = {}
-        for kind in seconds.KINDS:
-            plain = rate[kind, "plain"]
-            for way in WAYS:
-                if (kind, way) in rate:
-                    measured[f"{on}_{kind}_{way}_over_plain"] = seconds._ratio(rate[kind, way], plain)
-            marks.append(
-                (f"{kind}, {threads} threads: one tree over plain", measured[f"{on}_{kind}_one_tree_over_plain"], "1.0")
-            )
-            if file is not None:
-                measured[f"{on}_{kind}_plain_over_llama"] = seconds._ratio(plain, rate[kind, "llama"])
-                peer = max(seconds.LLAMA, key=lambda way: median(rate[kind, way]).value)
-                way = max((w for w in WAYS if (kind, w) in rate), key=lambda w: median(rate[kind, w]).value)
-                best[kind] = seconds._ratio(rate[kind, way], rate[kind, peer])
-                measured[f"{on}_{kind}_best"] = way
-                measured[f"{on}_{kind}_best_over_llama"] = best[kind]
-                marks.append(
-                    (
-                        f"{kind}, {threads} threads: plain over llama.cpp",
-                        measured[f"{on}_{kind}_plain_over_llama"],
-                        "0.9",
-                    )
-                )
-                marks.append(
-                    (f"{kind}, {threads} threads: {way} over {peer}", best[kind], "1.0, and 1.3 on two prompts")
-                )
-        measured[f"{on}_first_token_s"] = median(first["summary", "plain"])
-        if file is not None:
-            over = seconds._ratio(first["summary", "plain"], first["summary", "llama"])
-            measured[f"{on}_first_token_over_llama"] = over
-            marks.append((f"700-token prompt, {threads} threads: first token over llama.cpp's", over, "at most 1.2"))
-            if threads == 1:
-                for width, asked in ((4, 0.55), (8, 0.55), (16, 0.5)):
-                    marks.append(
-                        (f"passes of {width} over llama.cpp's", measured[f"t1_w{width}_over_llama"], f"at most {asked}")
-                    )
-    starts = [fresh(smollm2.NAME, every) for _ in range(5)]
-    measured["start_to_first_token_s"] = median([seconds_ for seconds_, _ in starts])
-    marks.append(("process start to first token, s", measured["start_to_first_token_s"], "3"))
-    measured["peak_over_file"] = median([peak for _, peak in starts]).value / fetch(smollm2.FILE).stat().st_size
-    measured["busy_over_idle"] = busy(model, 4 * rounds)
-    marks.append(("passes on a busy machine over an idle one", measured["busy_over_idle"], "at most 3"))
-    counted = quality(model, tokenizer)
-    with tempfile.TemporaryDirectory() as scratch:
-        big = Path(scratch) / "llama-1b.gguf"
-        big_file.write(big)
-        fresh(str(big), every)  # what is compared or written once
-        _, peak = fresh(str(big), every)
-        measured["big_peak_over_file"] = peak / big.stat().st_size
-        marks.append(("1B file: peak over its size", measured["big_peak_over_file"], "at most 1.5"))
-        large, _ = load_model(big, dtype="file")
-        ours, theirs = passes(large, big if file is not None else None, every, 2)
-        measured["big_w1_ms"] = median(1e3 * np.array(ours[1]))
-        if theirs:
-            measured["big_plain_over_llama"] = seconds._ratio(theirs[1], ours[1])
-            marks.append((f"1B file, {every} threads: plain over llama.cpp", measured["big_plain_over_llama"], "0.9"))
-    for name, value, asked in marks:
-        print(f"{name}: {value:.3g} (asked: {asked})")
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        **{f"{n} threads": partial(on_threads, n, rounds, tokens, file) for n in sorted({1, every})},
+        "start": partial(from_the_start, every),
+        "busy": lambda: {"busy_over_idle": busy(load_model(smollm2.NAME, dtype="file")[0], 4 * rounds)},
+        "quality": lambda: quality(*load_model(smollm2.NAME, dtype="file")),
+        "one billion": partial(one_billion, every, file is not None),
+    }
+    asked = [rounds, tokens, file is not None, tree_digest(paths.PACKAGE)]
+    kept = out / "own_bits.part.json"
+    done = json.loads(kept.read_text()) if kept.is_file() else {}
+    done = done if done.get("asked") == asked else {"asked": asked}
+    for name, measure in parts.items():
+        if name not in done:
+            print(f"measuring: {name}", flush=True)
+            done[name] = measure() | {f"load_{name.replace(' ', '_')}": os.getloadavg()[0]}
+            write_atomic(kept, json.dumps(done))
+    found: dict[str, Any] = {}
+    for name in parts:
+        found |= {
+            key: Interval(*value) if isinstance(value, list | tuple) else value for key, value in done[name].items()
+        }
+    for name, value, wanted in marks(found, every):
+        print(f"{name}: {value:.3g} (asked: {wanted})")
+    counts = {key: value for key, value in found.items() if key in done["quality"]}
     with chdir(out):
-        report.save("own_bits", {"threads": every, "rounds": rounds, "tokens": tokens} | counted, measured)
+        about = {"threads": every, "rounds": rounds, "tokens": tokens}
+        report.save("own_bits", about | counts, {key: value for key, value in found.items() if key not in counts})
+    kept.unlink()
 
 
 if __name__ == "__main__":

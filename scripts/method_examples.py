@@ -1,6 +1,7 @@
-"""``make examples``: runs by the library's own drafters, which the pictures and the viewers of the method pages show.
+"""``make examples``: runs by the library's own drafters, for the pictures and the viewers of the method pages and for the worked
+example of chapter 1.
 
-One file a page: ``target`` names the model, ``picture`` is a ``Verified``, ``stepper`` the data of the viewer and ``static`` what
+One file per page: ``target`` names the model, ``picture`` is a ``Verified``, ``stepper`` the data of the viewer and ``static`` what
 it shows without a script.
 """
 
@@ -11,17 +12,21 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 import typer
 
-from specdec_lib import Generation, files, generate
+from specdec_lib import Context, Generation, Sampling, files, generate
 from specdec_lib.commands import options
+from specdec_lib.decoding.acceptance import as_wide, rejection, residual
 from specdec_lib.decoding.results import Step
+from specdec_lib.decoding.sampling import ACCEPT, distribution
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.drafters import DraftModel
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import load_model
-from specdec_lib.report.display import method_pictures
+from specdec_lib.report.display import method_pictures, worked_example
 from specdec_lib.report.display.method_pictures import VERIFIER, Verified, verifier_tree
 from specdec_lib.report.display.stepper import stepper
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PAGES = (VERIFIER, *dict.fromkeys(method.page for method in METHODS.values()))
+WORKED = "worked-example"
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
 """Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 
@@ -38,6 +44,13 @@ def add(total, price):
     total = total + price
     print(total)
     return total"""
+#: What the worked example decodes. The seed is the first with which one pass rejects its first token and the next one accepts all.
+STORY = {
+    "question": "Rename `total` to `amount` in this function:\n\n```python\ndef add(total, price):\n    total = total + price\n"
+    "    print(total)\n    return total\n```",
+    "begun": "```python\ndef add(amount, price):\n    return amount +",
+    "sampling": Sampling(temperature=0.6, seed=1),
+}
 CODE = """def area(width, height):
     return width * height
 
@@ -71,7 +84,7 @@ class Examples:
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int = 40,
     ):
-        self.target, self.tokenizer, self.max_new_tokens = target, tokenizer, max_new_tokens
+        self.target, self.draft, self.tokenizer, self.max_new_tokens = target, draft, tokenizer, max_new_tokens
         self.prompts = texts(tokenizer)
         self._bench = ModelPair(target, draft, tokenizer, store_tokens=100_000, dense_tokens=10_000)
         self.runs = cache(self._runs)
@@ -94,8 +107,8 @@ class Examples:
         return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}
 
     def drafted(self, name: str, most: int = 12, longest: int = 4) -> Verified:
-        """The pass that shows most of a method's run after the first text it has one for: one that also refuses something, and
-        that accepts at most ``longest`` tokens, so that it fits the page. ``most`` refused nodes are shown, the first ones.
+        """The pass that shows most of a method's run after the first text it has one for: one that also rejects something, and
+        that accepts at most ``longest`` tokens, so that it fits the page. ``most`` rejected nodes are shown, the first ones.
         LookupError if no pass accepts anything."""
         decode = self.tokenizer.decode
 
@@ -122,12 +135,12 @@ class Examples:
         kept = [-1]
         for node in step.path:
             kept.append(tree.child(kept[-1], step.tree.tokens[node]))
-        place, refused = {-1: -1}, 0
+        place, rejected = {-1: -1}, 0
         for node, parent in enumerate(tree.parents):
-            fits = refused < most and tree.depths[node] <= step.accepted + 1 and parent in place
+            fits = rejected < most and tree.depths[node] <= step.accepted + 1 and parent in place
             if node in kept or fits:
                 place[node] = len(place) - 1
-                refused += node not in kept
+                rejected += node not in kept
         shown = [node for node in place if node >= 0]
         return Verified(
             tuple(place[tree.parents[node]] for node in shown),
@@ -139,18 +152,80 @@ class Examples:
         )
 
 
+def worked(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sampling: Sampling,
+    question: str,
+    begun: str,
+    passes: int = 2,
+    length: int = 4,
+    shown: int = 4,
+) -> dict[str, Any]:
+    """Passes of speculative sampling after an answer that is ``begun``, with all that a reader needs to follow each coin: see
+    :data:`~specdec_lib.report.display.worked_example.FILE`. The ``shown`` likeliest tokens have their probabilities."""
+    decode = tokenizer.decode
+    asked = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)["input_ids"]
+    prompt += tokenizer(begun)["input_ids"]
+    sampling = sampling.for_prompt(prompt)
+    context = Context(prompt, len(prompt), target.get_input_embeddings().num_embeddings, sampling)
+    drafter = DraftModel(draft, length)
+    drafter.start(context)
+
+    def likely(place: int | None = None, **rows: torch.Tensor) -> list[dict[str, Any]]:
+        """The likeliest tokens of some distributions and the token at ``place`` of the draft."""
+        best = torch.stack([*rows.values()]).amax(0).topk(shown).indices.tolist()
+        drafted = [] if place is None else [tree.tokens[place]]
+        return [
+            {"token": decode([token]), "drafted": token in drafted}
+            | {name: float(row[token]) for name, row in rows.items()}
+            for token in dict.fromkeys([*drafted, *best])
+        ][:shown]
+
+    made = []
+    for _ in range(passes):
+        tree, position = drafter.propose(context, length), len(context.tokens)
+        with torch.inference_mode():
+            logits = target(torch.tensor([context.tokens + tree.tokens])).logits[0, -len(tree) - 1 :]
+        p = distribution(logits, sampling)
+        q = as_wide(tree.probabilities, p)
+        path, own = rejection(tree, lambda node, _, p=p: p[node + 1], sampling, position, ())
+        at = len(path)
+        looks = [
+            {
+                "p": float(p[place, token]),
+                "q": float(q[place, token]),
+                "coin": sampling.uniform(position + place, ACCEPT),
+                "likely": likely(place, q=q[place], p=p[place]),
+            }
+            for place, token in enumerate(tree.tokens[: at + 1])
+        ]
+        last = likely(q=q[at], p=p[at], rest=residual(p[at], q[at])) if at < len(tree) else likely(p=p[at])
+        one = {"drafted": [decode([token]) for token in tree.tokens], "accepted": at, "looks": looks}
+        made.append({**one, "own": decode([own]), "likely": last})
+        context.tokens += [*tree.tokens[:at], own]
+        drafter.verified(tree, tuple(path), None)
+    drafter.finish()
+    return {"text": begun, "passes": made}
+
+
 def main(
-    pages: Annotated[list[str] | None, options.choice(PAGES, "default: all", kind=typer.Argument)] = None,
+    pages: Annotated[list[str] | None, options.choice((*PAGES, WORKED), "default: all", kind=typer.Argument)] = None,
     target: options.Target = "smollm2",
     draft: Annotated[str, typer.Option(help="'none' for pages whose methods need none")] = "smollm2-draft",
 ) -> None:
     """Decode what the pages of methods show, by default for all of them, and keep it."""
     model, tokenizer = load_model(target)
     examples = Examples(model, None if draft == "none" else load_model(draft)[0], tokenizer)
-    for page in pages or PAGES:
-        kept = {"target": target, **examples.page(page)}
-        text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
-        files.write_atomic(method_pictures.FOLDER / f"{page}.json", text + "\n")
+    for page in pages or (*PAGES, WORKED):
+        if page == WORKED:
+            path, made = worked_example.FILE, worked(model, examples.draft, tokenizer, **STORY)
+        else:
+            path, made = method_pictures.FOLDER / f"{page}.json", examples.page(page)
+        text = json.dumps({"target": target, **made}, ensure_ascii=False, separators=(",", ":"))
+        files.write_atomic(path, text + "\n")
         print(f"{page} is written", flush=True)
 
 

@@ -18,7 +18,7 @@ from specdec_lib import files, paths
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
 
-_NUMBER = re.compile(r"<!--(?P<key>\w+/\w+)(?P<spec>:[^>]*)?-->.*?<!---->")
+_NUMBER = re.compile(r"<!--(?P<key>[\w-]+/\w+)(?P<spec>:[^>]*)?-->.*?<!---->")
 
 
 def renewed(text: str, tables: Mapping[str, Mapping[str, numbers.Number]]) -> str:
@@ -33,7 +33,7 @@ def renewed(text: str, tables: Mapping[str, Mapping[str, numbers.Number]]) -> st
 
 def renew(root: Path) -> list[Path]:
     """Write the README's numbers and its figure; returns the files that changed."""
-    tables = numbers.read_folder(numbers.COMMITTED)
+    tables = numbers.tables()
     judged = rules.judge(rules.load_claims(), tables)
     readme, drawing = root / "README.md", numbers.COMMITTED / "what-reproduces.svg"
     plots.use_style()

@@ -27,6 +27,9 @@ from specdec_lib.commands import (
 from specdec_lib.files import printable
 from specdec_lib.processes import wait_without_spinning
 
+#: Typer's own, which it has under no name that lasts.
+_UsageError = typer.BadParameter.__base__
+
 
 class Program(TyperGroup):
     """The group of commands: what a command refuses is a sentence and exit status 2, an interruption 130."""
@@ -36,6 +39,9 @@ class Program(TyperGroup):
         wait_without_spinning()
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            error.message = "\n".join(map(printable, error.message.splitlines()))
+            raise
         except KeyboardInterrupt:
             _end("interrupted; what was finished before is kept", 130)
         except ModuleNotFoundError as error:

@@ -9,6 +9,7 @@ and the scratch of a run that was killed is removed by the next one.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -16,9 +17,11 @@ import secrets
 import shutil
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, TypeVar
@@ -157,6 +160,13 @@ def _lock_bytes(path: Path) -> bytes:
     return b""
 
 
+def _is_lock(path: Path) -> bool:
+    """Whether a file is a lock of this library, or an empty one: a process was killed before it had written who it is."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    return not path.stat().st_size or _of_lock(_lock_bytes(path))
+
+
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
     """Let one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.
@@ -193,15 +203,20 @@ def locked(target: Path) -> Iterator[None]:
 def scratch(parent: Path) -> Iterator[Path]:
     """A new folder in ``parent``, which nobody else may read, for work in progress; gone after the block.
 
-    Folders that killed runs left in ``parent`` are removed first: those of this kind whose lock nobody holds.
+    Those that killed runs left in ``parent`` are removed first.
     """
-    for left in parent.glob(f"{SCRATCH}*"):
-        _sweep(left)
+    sweep(parent)
     folder, lock = _new_scratch(parent)
     try:
         yield folder
     finally:
         _discard(folder, lock)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what killed runs left in ``parent``: folders of :func:`scratch` whose lock nobody holds."""
+    for left in parent.glob(f"{SCRATCH}*"):
+        _sweep(left)
 
 
 def _new_scratch(parent: Path) -> tuple[Path, BaseFileLock | None]:
@@ -334,34 +349,48 @@ def tree_digest(root: Path) -> str:
 
 def _manifests(folder: Path) -> list[dict]:
     """Manifests and marks of this library in a folder, each with the name of its own file."""
-    found = ((path.name, read_json(path)) for path in folder.glob("*.json") if not path.is_symlink())
+    found = ((path.name, read_json(path)) for path in folder.glob("*.json") if path.is_file() and not path.is_symlink())
     return [about | {"file": name} for name, about in found if about and str(about.get("format", "")).startswith(OWN)]
 
 
 def foreign(folder: Path, names: Sequence[str] = (), marked: bool = True) -> Path | None:
     """The first entry of a folder that the library did not write, if there is one.
 
-    What it wrote are manifests and marks, the files that they list, and beside them what is called like one of ``names``
-    (patterns of ``fnmatch``), its locks and scratch, and folders of which the same is true. Without a manifest or mark
-    nothing is its own, unless the folder need not be ``marked``.
+    What it wrote are manifests and marks, what they list, what is called like one of ``names`` (patterns of ``fnmatch``), and
+    its locks and scratch. A folder with one of these names is its own if the same is true of what lies in it; a store that
+    was put into another one is not. Without a manifest or mark nothing is its own, unless the folder need not be ``marked``.
     """
     if folder.is_symlink() or not folder.is_dir():
         return folder
     manifests = _manifests(folder)
     known = list(names) if manifests or not marked else []
     for about in manifests:
-        listed = [about.get("files"), about.get("names")]
-        known += [about["file"], *(name for some in listed if isinstance(some, dict | list) for name in some)]
+        known += map(escape, [about["file"], *_listed(about)])
+
+    def ours(name: str) -> bool:
+        return any(fnmatchcase(name, one) for one in known)
+
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            left = path.name.startswith(SCRATCH) and (path / IN_USE).is_file()
-            if not left and any(path.iterdir()) and (found := foreign(path) if _manifests(path) else path):
+            if not any(path.iterdir()) or (path.name.startswith(SCRATCH) and _is_lock(path / IN_USE)):
+                continue
+            named = {path.name, path.name.removesuffix(UNFINISHED), path.name.removesuffix(ASIDE)}
+            if not any(map(ours, named)) or not _manifests(path):
+                return path
+            if found := foreign(path, known):
                 return found
-        elif path.name.endswith(LOCK) and not path.is_symlink() and _of_lock(_lock_bytes(path)):
-            continue
-        elif not any(isinstance(name, str) and fnmatchcase(path.name, name) for name in known):
+        elif not ours(path.name) and not (path.name.endswith(LOCK) and _is_lock(path)):
             return path
     return None
+
+
+def _listed(about: dict) -> Iterator[str]:
+    """Names of the files, and of the shards, that a manifest or mark lists."""
+    for key in ("files", "names"):
+        some = about.get(key)
+        yield from (name for name in (some if isinstance(some, dict | list) else ()) if isinstance(name, str))
+    if objects(about.get("shards")):
+        yield from (shard["name"] for shard in about["shards"] if isinstance(shard.get("name"), str))
 
 
 def _check_own(folder: Path, names: Sequence[str], marked: bool = True) -> None:
@@ -430,7 +459,7 @@ def begin(path: Path, names: Sequence[str], key: Any = None) -> Path:
     unfinished = beside(path, UNFINISHED)
     if key is not None and progress(unfinished).get("key") == key and not foreign(unfinished, names):
         return unfinished
-    remove(unfinished)
+    remove(unfinished, names)
     unfinished.mkdir()
     try:
         if path.is_dir():
@@ -537,14 +566,19 @@ def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
                 found = read(folder)
             except (StoreError, FileNotFoundError) as failed:
                 error = failed
-            after = None
+            now, after = present(path), None
             with suppress(OSError):
-                after = _number(os.stat(present(path) / manifest))
+                after = _number(os.stat(now / manifest))
         finally:
             if handle is not None:
                 os.close(handle)
-        looks += before is None and after is None
-        if before == after and (before is not None or looks == LOOKS):
+        if before != after or now != folder:
+            continue
+        if before is not None and error is None:
+            return found
+        # A file that was not there may have been moved and moved back meanwhile.
+        looks += 1
+        if looks == LOOKS:
             if error is not None:
                 raise error
             return found
@@ -658,6 +692,18 @@ def check_unpacked(path: Path, most: int = 1 << 30) -> None:
         total = sum(about.file_size for about in packed.infolist())
     if total > most:
         raise ValueError(f"{path} unpacks to {total:,} bytes; expected at most {most:,}")
+
+
+def unpacked(path: Path, most: int = 1 << 30) -> bytes:
+    """The content of a .gz file; ValueError if it is damaged, or more than ``most`` bytes."""
+    try:
+        with gzip.open(path) as packed:
+            content = packed.read(most + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error})") from None
+    if len(content) > most:
+        raise ValueError(f"{path} unpacks to more than {most:,} bytes")
+    return content
 
 
 def printable(words: str) -> str:

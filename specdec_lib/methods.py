@@ -222,7 +222,7 @@ _ROWS = (
         published=("SpS", "SpecDec, best K"), needs="draft",
     ),
     Method(
-        "SpecDec++", "#e69f00", "*", "A small model drafts until a trained head expects a refusal.",
+        "SpecDec++", "#e69f00", "*", "A small model drafts until a trained head expects a rejection.",
         "specdec-pp", "huang2024", SpecDecPP,
         lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
         exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),

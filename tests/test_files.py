@@ -1,8 +1,7 @@
 """Files and folders that are replaced as a whole, and nothing of anybody else's."""
 
-import errno
+import gzip
 import os
-import signal
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ from specdec_lib.datastores import StoreBusy
 from specdec_lib.files import ForeignFile, replacing
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models import smollm2
+from tests.interrupted import full, kill, stopped
 
 
 def names(folder: Path) -> list[str]:
@@ -67,39 +67,6 @@ def test_what_a_symbolic_link_leads_to_is_replaced_and_the_link_stays(tmp_path, 
     assert path.is_symlink() and large.read_text() == "new" and [p.name for p in large.parent.iterdir()] == ["a.txt"]
 
 
-#: What brings a file onto the disk, each call of which may be the last one.
-STEPS = ((os, "fsync"), (os, "replace"), (os, "mkdir"), (os, "unlink"), (os, "rmdir"), (os, "ftruncate"))
-
-
-def stopped(work, count: int, how: str) -> int:
-    """Do some work in a process of its own, which is killed, or finds the disk full, before step ``count``; its steps."""
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        taken = 0
-
-        def counted(step, *args, **options):
-            nonlocal taken
-            taken += 1
-            if taken == count + 1:
-                if how == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return step(*args, **options)
-
-        for module, name in STEPS:
-            setattr(module, name, partial(counted, getattr(module, name)))
-        try:
-            work()
-            os.write(write, str(taken).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return int(said or -1)
-
-
 def text(path: Path, words: str) -> None:
     files.write_atomic(path, words)
 
@@ -116,7 +83,7 @@ def array(path: Path, words: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("save", [text, head, array])
-@pytest.mark.parametrize("how", ["kill", "full disk"])
+@pytest.mark.parametrize("how", [kill, full])
 def test_a_file_is_the_old_one_or_the_new_one_after_a_kill_or_a_full_disk_at_any_step(tmp_path, save, how):
     torch.set_num_threads(1)
     path = tmp_path / "file.safetensors"
@@ -161,6 +128,12 @@ def test_a_lock_is_for_one_leads_nowhere_and_leaves_nothing(tmp_path):
     with files.locked(target):
         with pytest.raises(StoreBusy, match=f"process {os.getpid()}, since 20"), files.locked(target):
             pass
+    assert names(tmp_path) == []
+    files.beside(target, files.LOCK).touch()  # killed before it had written who it is
+    target.mkdir()
+    files.beside(target / "part", files.LOCK).touch()
+    with files.locked(target):
+        files.remove(target, marked=False)
     assert names(tmp_path) == []
     precious.write_text("secret")
     files.beside(target, files.LOCK).symlink_to(precious)
@@ -214,6 +187,10 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_pa
     files.check_unpacked(tmp_path / "bomb.npz", 1 << 22)
     with pytest.raises(ValueError, match="unpacks to 4,194,304 bytes; expected at most 1,048,576"):
         files.check_unpacked(tmp_path / "bomb.npz", 1 << 20)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"0" * (1 << 22)))
+    assert len(files.unpacked(tmp_path / "bomb.gz", 1 << 22)) == 1 << 22
+    with pytest.raises(ValueError, match="bomb.gz unpacks to more than 1,048,576 bytes"):
+        files.unpacked(tmp_path / "bomb.gz", 1 << 20)
 
 
 def test_what_others_wrote_does_not_steer_a_terminal():

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -544,19 +543,3 @@ def test_measuring_writes_prices_that_a_proposer_reads(monkeypatch, tmp_path):
 
 def test_the_library_does_not_import_vllm():
     assert "vllm" not in sys.modules
-
-
-@pytest.mark.parametrize("name", ["PLD", "PLD, original", "SuffixDecoding", "REST"])
-def test_drafting_a_batch_takes_little_time(name, store):
-    """At most 0.2 ms a request at 4,000 tokens; the median of steps, as other programs run on the same cores."""
-    made = proposer(makers(store)[name], "server")(config(8, 16, 5000))
-    engine = Engine(made, 16, 5000)
-    for number, (prompt, answer) in enumerate(texts(16, 4000, 20)):
-        engine.add(number, prompt, answer)
-    engine.step()
-    spent = []
-    for _ in range(30):
-        began = time.perf_counter()
-        engine.step()
-        spent.append(time.perf_counter() - began)
-    assert np.median(spent) / 16 < 0.2e-3

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
 from specdec_lib import paths
 from specdec_lib.commands import options
+from specdec_lib.files import write_atomic
 
 
 def claims(
@@ -29,7 +29,7 @@ def claims(
             )
         save.mkdir(parents=True, exist_ok=True)
         for path in executed:
-            shutil.copy(path, save)
+            write_atomic(save / path.name, path.read_text(encoding="utf-8"))
         print(f"{len(executed)} tables written to {save}")
         return
     tables = numbers.tables()

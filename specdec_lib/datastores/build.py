@@ -37,8 +37,8 @@ CHUNK_TOKENS = 1 << 20
 _BATCH = 64
 Document = str | Sequence[int] | np.ndarray
 Encode = Callable[[list[str]], list[list[int]]]
-#: Files of a store and of its suffix array.
-NAMES = (*FILES, *suffix_array.FILES)
+#: Files of a store and of its suffix array, and what the killed build of a dense index left.
+NAMES = (*FILES, *suffix_array.FILES, f"{dense.FOLDER}{files.UNFINISHED}")
 
 
 def build_tokens(
@@ -74,8 +74,6 @@ def build_tokens(
     vocabulary = int(vocabulary)
     max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
     check_target(path)
-    if (index := files.present(path / dense.FOLDER)).exists():
-        raise files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     with files.building(path, NAMES) as unfinished:
         arrays = _encoded(documents, encode, vocabulary)
         counts = _write(unfinished, arrays, vocabulary, max_tokens, progress)
@@ -89,6 +87,8 @@ def build_tokens(
 
 def check_target(path: Path) -> None:
     """Refuse a path at which no datastore can be written, before any work is done."""
+    if (files.present(index := path / dense.FOLDER) / dense.MANIFEST).is_file():
+        raise files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     files.check_target(path, MANIFEST, FORMAT, "datastore", NAMES)
 
 

@@ -17,15 +17,27 @@ from tqdm.auto import tqdm
 from specdec_lib import files
 from specdec_lib.datastores import dense, suffix_array
 from specdec_lib.datastores import states as hidden_states
-from specdec_lib.datastores.build import build_tokens, encoder, holds
+from specdec_lib.datastores.build import NAMES, build_tokens, encoder, holds
 from specdec_lib.datastores.reduction import Moments, Reduction, fit
-from specdec_lib.datastores.sharded import FORMAT, MANIFEST, SHARD, ShardedStore, dense_slots, take_slot, write_shards
+from specdec_lib.datastores.sharded import (
+    FORMAT,
+    MANIFEST,
+    SHARD,
+    SLOTS,
+    ShardedStore,
+    dense_slots,
+    take_slot,
+    write_shards,
+)
 from specdec_lib.datastores.states import States
 from specdec_lib.datastores.tokens import TokenStore, tokenizer_fingerprint, tokenizer_vocabulary
 from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+#: Files and folders of a shard.
+PARTS = (*NAMES, *SLOTS)
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ def build_sharded(
     options = {"sources": list(sources), "max_tokens": most}
     check_target(path)
     with files.locked(path):
-        files.recover(path)
+        files.recover(path, PARTS)
         jobs = [ShardJob(path / SHARD.format(number), part, tokenizer, options) for number, part in enumerate(parts)]
         if (path / MANIFEST).is_file():
             known = ShardedStore.open(path).manifest.get("build")
@@ -109,7 +121,7 @@ def build_sharded(
             if known | {"texts": key["texts"]} != key or not all(map(_done, jobs, _keys(known), key["texts"])):
                 raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
-        unfinished = files.begin(path, (), key)
+        unfinished = files.begin(path, (*PARTS, *(job.folder.name for job in jobs)), key)
         jobs = [replace(job, folder=unfinished / job.folder.name) for job in jobs]
         missing = [job for job in jobs if not _done(job, job.key, job.key)]
         done = len(jobs) - len(missing)
@@ -117,12 +129,12 @@ def build_sharded(
             for _ in build(missing):
                 bar.update()
         write_shards(unfinished, len(jobs), build=key)
-        files.swap_in(unfinished, path)
+        files.swap_in(unfinished, path, PARTS)
 
 
 def check_target(path: Path) -> None:
     """Refuse a path at which no store of shards can be written, before any work is done."""
-    files.check_target(path, MANIFEST, FORMAT, "store of shards")
+    files.check_target(path, MANIFEST, FORMAT, "store of shards", PARTS)
 
 
 def _done(job: ShardJob, known: str | None, key: str | None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,19 @@ def token_dtype(vocabulary: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
 
 
+#: Of tokenizers that do not change: their sizes, and what :func:`tokenizer_fingerprint` gave.
+_PRINTS: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = weakref.WeakKeyDictionary()
+
+
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """sha256 of a tokenizer's vocabulary and merges, whatever its padding and truncation."""
+    size, known = _PRINTS.get(tokenizer, (None, ""))
+    if size != len(tokenizer):
+        _PRINTS[tokenizer] = len(tokenizer), (known := _fingerprint(tokenizer))
+    return known
+
+
+def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     merges = None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -56,12 +68,18 @@ def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def check_vocabulary(store: TokenStore, vocabulary: int) -> None:
-    """Refuse a store of another tokenizer than that of a model of so many token ids."""
+def check_vocabulary(store: TokenStore, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+    """Refuse a store of another tokenizer than that of a model of so many token ids, which may be known itself."""
     if store.vocabulary > vocabulary:
         raise ValueError(
             f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do not share a tokenizer; build a store "
             "for this model"
+        )
+    if tokenizer is not None and store.manifest["tokenizer"] not in (None, own := tokenizer_fingerprint(tokenizer)):
+        known = store.manifest["tokenizer"]
+        raise StoreError(
+            f"{store.path} holds the tokens of another tokenizer ({known[:12]}, the model's is {own[:12]}); build one for "
+            "this model"
         )
 
 
@@ -98,7 +116,7 @@ class TokenStore:
 
     @classmethod
     def of_build(cls, path: Path, folder: Path) -> TokenStore:
-        """The store at ``path`` as one build of it, ``folder``, has it (:func:`specdec_lib.files.whole`)."""
+        """The store at ``path`` as one build of it, ``folder``, has it (``specdec_lib.files.whole``)."""
         manifest = files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path), FILES, _FIELDS)
         separator = manifest["vocabulary"]
         length = manifest["tokens"] + manifest["documents"] + 1

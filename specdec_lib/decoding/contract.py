@@ -9,7 +9,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 #: Names the last layer, after the final norm, of a model whose number of layers is not known.
 LAST = -1
@@ -73,6 +76,8 @@ class Context:
     #: With ``Capture(prompt=True)`` the target's most likely tokens after each token of the prompt, most likely first, int64
     #: (prompt_length, k); k is the ``topk`` of whoever asked for most.
     prompt_outputs: np.ndarray | None = field(default=None, repr=False)
+    #: The target's tokenizer, where it is known.
+    tokenizer: PreTrainedTokenizerBase | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.token_ids = self.token_ids or self.vocabulary

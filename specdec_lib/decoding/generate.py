@@ -18,7 +18,7 @@ from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, Trace, 
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import context_limit, token_ids, vocabulary_size
+from specdec_lib.decoding.served_models import context_limit, token_ids, tokenizer_of, vocabulary_size
 from specdec_lib.decoding.stop_strings import stop_on_strings
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
 
@@ -114,7 +114,8 @@ class Run:
         # Here alone: a token is a function of seed, prompt and position for every way into the loop.
         self.sampling = sampling.for_prompt(tokens)
         shown = self.sampling if shown is None else shown.for_prompt(tokens)
-        self.context = Context(tokens, len(tokens), vocabulary_size(model), shown, token_ids=token_ids(model))
+        known = {"token_ids": token_ids(model), "tokenizer": tokenizer_of(model)}
+        self.context = Context(tokens, len(tokens), vocabulary_size(model), shown, **known)
 
     @contextmanager
     def verifier(

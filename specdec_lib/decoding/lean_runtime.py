@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
 
 from specdec_lib.decoding import lean
 from specdec_lib.decoding.attention import AttentionRows
@@ -23,8 +24,10 @@ from specdec_lib.decoding.served_models import (
     UnsupportedModel,
     base_model,
     decoder_config,
+    is_altered,
     is_compiled,
     rope_settings,
+    state_of,
     unwrapped,
     windows,
 )
@@ -32,6 +35,8 @@ from specdec_lib.decoding.tiles import GROUP, OUTPUTS
 
 #: transformers' classes whose layers are those of the lean forward.
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+#: What computes SiLU.
+_ACTIVATIONS = (nn.SiLU, SiLUActivation)
 #: Rows of one pass; longer prompts take several.
 CHUNK = 128
 #: Rotary embeddings whose frequencies change with the length of the text.
@@ -58,6 +63,19 @@ def refusals(model: PreTrainedModel) -> Iterator[tuple[bool, str]]:
     elsewhere = {str(weights.device) for weights in model.parameters()} - {"cpu"}
     yield bool(elsewhere), f"lies on {', '.join(sorted(elsewhere))}; the lean forward runs on the processor"
     yield is_compiled(model), "is compiled"
+    count = config.num_hidden_layers
+    yield len(layers) != count, f"has {len(layers)} blocks, and its configuration says {count}"
+    scales = {layer.self_attn.scaling for layer in layers} - {layers[0].self_attn.head_dim ** -0.5}
+    yield bool(scales), f"scales its attention by {', '.join(map(str, sorted(scales)))}, not by the size of a head"
+    norms = [getattr(layer.self_attn, name, None) for layer in layers for name in ("q_norm", "k_norm")]
+    norms = [part for part in norms if part is not None] + [base_model(model).norm]
+    norms += [part for layer in layers for part in (layer.input_layernorm, layer.post_attention_layernorm)]
+    epsilons = {getattr(part, "variance_epsilon", None) for part in norms}
+    yield len(epsilons) > 1 or None in epsilons, "has norms of several kinds or epsilons"
+    odd = {type(layer.mlp.act_fn).__name__ for layer in layers if type(layer.mlp.act_fn) not in _ACTIVATIONS}
+    yield bool(odd), f"has activations of type {', '.join(sorted(odd))}"
+    altered = next((name or "the model" for name, part in model.named_modules() if is_altered(part)), None)
+    yield altered is not None, f"has a hook, or a forward that was replaced, in {altered}"
 
 
 def _plain(part: nn.Module) -> bool:
@@ -87,21 +105,36 @@ class Lean:
 
     def __init__(self, model: PreTrainedModel, bits: int = 32):
         self.model, self.bits = unwrapped(model), one_of("bits", bits, (32, 8))
+        self._check("leave the runtime out")
+        self._read()
+
+    def _check(self, instead: str) -> None:
+        """Refuse a model whose own forward computes something else."""
         for holds, reason in refusals(self.model):
             if holds:
-                raise UnsupportedModel(f"{type(self.model).__name__} {reason}: leave the runtime out")
-        self._read()
+                raise UnsupportedModel(f"{type(self.model).__name__} {reason}: {instead}")
+        #: How the model was then.
+        self._state = state_of(self.model)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether parts, hooks and settings of the model are those that were checked."""
+        return state_of(self.model) == self._state
 
     def forward(self, model: PreTrainedModel, cache: TreeCache, capture: Capture) -> LeanForward:
         """Passes of this model over a cache; what ``capture`` names is shown."""
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
-        if self._stamps() != self._seen:
-            if self.packed:
-                raise ValueError(
-                    f"weights of {type(model).__name__} were changed after load_model(..., dtype='file'), which keeps no others: "
-                    "load the file again, or load it in 'float32' to change it"
-                )
+        changed = self._stamps() != self._seen
+        if changed and self.packed:
+            raise ValueError(
+                f"weights of {type(model).__name__} were changed after load_model(..., dtype='file'), which keeps no others: "
+                "load the file again, or load it in 'float32' to change it"
+            )
+        if not self.is_current:
+            self._check("the lean forward does not run that; pass runtime='transformers'")
+            changed = True
+        if changed:
             self._read()
         return LeanForward(self, cache, capture)
 
@@ -113,11 +146,11 @@ class Lean:
     def _stamps(self) -> list[tuple]:
         """What tells that a weight was changed: all values, or of packed bytes, which all passes read, the edits that torch saw."""
         found = []
-        for name, weights in self.model.named_parameters():
+        for name, weights in (*self.model.named_parameters(), *self.model.named_buffers()):
             if weights.dtype == torch.uint8:
                 found.append((name, weights.data_ptr(), weights._version))
             else:
-                values = weights.detach().contiguous().view(torch.uint8).numpy()
+                values = weights.detach().reshape(-1).contiguous().view(torch.uint8).numpy()
                 found.append((name, weights.dtype, zlib.crc32(values)))
         return found
 

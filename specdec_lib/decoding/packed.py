@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -122,6 +123,10 @@ class Matrix:
         self.arena, self.kind, self.shape = arena, kind, (outputs, inputs)
         self.about = np.array([at, outputs, inputs, kind], np.int64)
 
+    def __deepcopy__(self, memo: dict) -> Matrix:
+        """The same: nothing changes it."""
+        return self
+
     @property
     def bytes(self) -> np.ndarray:
         """Its part of the arena."""
@@ -158,13 +163,41 @@ class PackedWeights(nn.Module):
         #: Where the bytes lay, and how often torch had seen them edited.
         self._made = self.weight.data_ptr(), self.weight._version
 
-    @property
-    def changed(self) -> bool:
-        """Whether the weights were edited or moved since they were packed."""
-        return (self.weight.data_ptr(), self.weight._version) != self._made
+    def check(self, given: torch.Tensor) -> None:
+        """Refuse a pass that would give a wrong result: of other weights than are read, with gradients, or under a trace."""
+        if torch.is_grad_enabled() and given.requires_grad:
+            raise ValueError(
+                "weights of load_model(..., dtype='file') pass no gradients on: load the model in 'float32' to train, or "
+                "compute under torch.no_grad()"
+            )
+        if torch.jit.is_tracing():
+            raise ValueError("a model of load_model(..., dtype='file') cannot be traced: load it in 'float32'")
+        if (self.weight.data_ptr(), self.weight._version) != self._made:
+            raise ValueError(
+                "weights were changed or copied after load_model(..., dtype='file'), which keeps no others: load the file again, "
+                "or load it in 'float32' to change it"
+            )
 
-    def _apply(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """The same: packed weights stay where and what they are."""
+    def __deepcopy__(self, memo: dict) -> PackedWeights:
+        """A layer of its own over the same bytes."""
+        memo[id(self.weight)] = self.weight
+        other = type(self).__new__(type(self))
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        raise ValueError(
+            "packed weights of load_model(..., dtype='file') are not saved: keep the file, or load it in 'float32'"
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, **kwargs: Any) -> nn.Module:
+        """The same: packed weights stay where and what they are, and a ValueError says so."""
+        asked = fn(torch.empty(0, dtype=torch.float32, device="cpu"))
+        if asked.dtype != torch.float32 or asked.device.type != "cpu":
+            raise ValueError(
+                f"a model of load_model(..., dtype='file') cannot be brought to {asked.dtype} on {asked.device}: it computes in "
+                "float32 on the processor; load it again with that dtype and device"
+            )
         return self
 
 
@@ -184,6 +217,7 @@ class PackedLinear(PackedWeights):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        self.check(states)
         out = self.matrix.product(states.reshape(-1, self.in_features)).view(*states.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
@@ -197,6 +231,7 @@ class PackedEmbedding(PackedWeights):
         self.factor = factor
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.check(tokens)
         ids = tokens.reshape(-1).numpy()
         if len(ids) and not (0 <= ids.min() and ids.max() < self.num_embeddings):
             raise IndexError(f"token ids from {ids.min()} to {ids.max()}; expected 0 to {self.num_embeddings - 1}")

@@ -21,7 +21,14 @@ from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.checks import one_of, whole
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
-from specdec_lib.decoding.served_models import decoder_config, input_device, last_position, rope_settings, unwrapped
+from specdec_lib.decoding.served_models import (
+    decoder_config,
+    input_device,
+    last_position,
+    rope_settings,
+    state_of,
+    unwrapped,
+)
 from specdec_lib.decoding.tree import DraftTree
 
 #: Widths of a pass in tokens, the last emitted one included.
@@ -103,8 +110,8 @@ class _Kept:
 class Runtime:
     """How the passes of one model are run; made once and used by many generations, one at a time.
 
-    Weights that were moved since graphs were recorded are seen at the start of a generation, and graphs recorded anew;
-    to move them within one is an error that nobody sees.
+    Weights that were moved, and hooks and adapters that were switched since graphs were recorded are seen at the start of a
+    generation, and graphs recorded anew; to change them within one is an error that nobody sees.
 
     Parameters
     ----------
@@ -162,7 +169,8 @@ class Runtime:
         self._inputs = {width: self._buffers(width) for width in widths}
         self._kept: dict[Capture, _Kept] = {}
         self._recorder = recorder if mode == "graph" else None
-        self._weights: tuple[int, ...] = ()
+        #: Where the model's tensors lay, and how it was, when graphs were recorded.
+        self._of: list[list] = []
         self._holder: weakref.ref | None = None
 
     def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
@@ -180,11 +188,12 @@ class Runtime:
             self._holder = weakref.ref(holder)
         self.cache.length = 0
         if self._recorder is not None:
-            weights = tuple(parameter.data_ptr() for parameter in model.parameters())
-            if weights != self._weights:
-                # Graphs read the memory that the weights were in.
+            places = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+            recorded = [places, state_of(model)]
+            if recorded != self._of:
+                # Graphs read the memory that the weights were in, and run the hooks and adapters that were there.
                 self._kept.clear()
-                self._weights = weights
+                self._of = recorded
         return self._kept.setdefault(capture, _Kept()).states
 
     def give_back(self, failed: bool = False) -> None:

@@ -16,8 +16,10 @@ from specdec_lib.decoding import attention
 FULL, SLIDING = "full_attention", "sliding_attention"
 #: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
 WITHIN_WINDOW: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
-#: Token ids of the tokenizers that models were loaded with.
-_TOKEN_IDS: weakref.WeakKeyDictionary[PreTrainedModel, int] = weakref.WeakKeyDictionary()
+#: The tokenizers that models were loaded with, and how many token ids each has.
+_TOKENIZERS: weakref.WeakKeyDictionary[PreTrainedModel, tuple[PreTrainedTokenizerBase, int]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class UnsupportedModel(ValueError):
@@ -147,7 +149,12 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 def token_ids(model: PreTrainedModel) -> int:
     """Token ids of the tokenizer that the model was loaded with; without one, its rows, of which some may be padding."""
-    return _TOKEN_IDS.get(unwrapped(model)) or vocabulary_size(model)
+    return _TOKENIZERS.get(unwrapped(model), (None, vocabulary_size(model)))[1]
+
+
+def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that the model was loaded with, where it is known."""
+    return _TOKENIZERS.get(unwrapped(model), (None, 0))[0]
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
@@ -162,7 +169,8 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
     """Check a tokenizer and have it decide from now on which other models share the model's vocabulary."""
     check_tokenizer(tokenizer, model)
     # Ids may have gaps, so that the number of tokens does not tell the largest one.
-    _TOKEN_IDS[unwrapped(model)] = min(max(tokenizer.get_vocab().values()) + 1, vocabulary_size(model))
+    ids = min(max(tokenizer.get_vocab().values()) + 1, vocabulary_size(model))
+    _TOKENIZERS[unwrapped(model)] = tokenizer, ids
 
 
 def check_paired(draft: PreTrainedModel, ids: int) -> None:
@@ -248,6 +256,26 @@ def _name(config: object) -> str:
     return str(getattr(kind, "value", kind))
 
 
+_LOOKING_ON = (__package__, "transformers.utils.output_capturing")
+
+
+def _hooks(part: torch.nn.Module) -> list[object]:
+    """Forward hooks of a part and of all modules, but for those that only look on: of generations, and of transformers' outputs."""
+    own, all_modules = vars(part), torch.nn.modules.module
+    places = [own["_forward_pre_hooks"], own["_forward_hooks"]]
+    places += [all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks]
+    found = [hook for hooks in places for hook in list(hooks.values())]
+    return [hook for hook in found if not (getattr(hook, "__module__", None) or "").startswith(_LOOKING_ON)]
+
+
+def is_altered(part: torch.nn.Module) -> bool:
+    """Whether a part computes something else than its class as it was written: by hooks, or by another forward."""
+    if _hooks(part) or "forward" in vars(part):
+        return True
+    source = next(kind for kind in type(part).__mro__ if "forward" in vars(kind))
+    return getattr(source.forward, "__module__", None) != source.__module__
+
+
 def state_of(model: PreTrainedModel) -> list[tuple]:
     """What decides, besides the weights' values, how a model computes: its parts, hooks, modes and adapters.
 
@@ -265,32 +293,30 @@ def state_of(model: PreTrainedModel) -> list[tuple]:
             weights.dtype,
             weights.device,
             str(getattr(model, "active_adapter", None)),
-            *torch.nn.modules.module._global_forward_hooks,
-            *torch.nn.modules.module._global_forward_pre_hooks,
+            config.num_hidden_layers,
         )
     ]
     for part in inside.modules():
         own = vars(part)
-        hooks = [
-            place
-            for name in ("_forward_pre_hooks", "_forward_hooks")
-            for place, hook in own[name].items()
-            if not getattr(hook, "__module__", "").startswith(__package__)
-        ]
         # Whole numbers are left out: some count passes.
-        flags = [value for value in own.values() if type(value) in _FLAGS]
-        state.append((type(part), own.get("forward"), own.get("_compiled_call_impl"), *hooks, *map(_plain, flags)))
+        flags = [_plain(value) for name, value in own.items() if type(value) in _FLAGS and name not in _OF_TORCH]
+        forward = own.get("forward", type(part).forward)
+        state.append((type(part), forward, own.get("_compiled_call_impl"), *_hooks(part), *flags))
     return state
 
 
 #: Types of what a part of a model notes about how it computes: its mode, its active adapters.
-_FLAGS = {bool, str, float, list}
+_FLAGS = {bool, str, float, list, dict}
+#: What each part has for torch's own use.
+_OF_TORCH = set(vars(torch.nn.Module())) - {"training"}
 
 
 def _plain(value: object) -> object:
-    if not isinstance(value, list):
-        return value
-    return tuple(each for each in value if isinstance(each, str | bool))
+    if isinstance(value, dict):
+        return tuple((name, each) for name, each in value.items() if isinstance(each, str | bool | float))
+    if isinstance(value, list):
+        return tuple(each for each in value if isinstance(each, str | bool))
+    return value
 
 
 def check_adapters(model: PreTrainedModel) -> None:

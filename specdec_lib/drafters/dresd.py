@@ -52,7 +52,7 @@ class Dresd(Drafter):
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.index.store, context.vocabulary)
+        check_vocabulary(self.index.store, context.vocabulary, context.tokenizer)
         width = context.hidden(LAST).shape[1]
         if width != self.index.width:
             raise ValueError(

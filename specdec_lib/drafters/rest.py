@@ -102,7 +102,7 @@ class Rest(Drafter):
         self._room = Room(*(np.zeros(shape, np.int32) for shape in shapes))
 
     def start(self, context: Context) -> None:
-        check_vocabulary(self.index.store, context.vocabulary)
+        check_vocabulary(self.index.store, context.vocabulary, context.tokenizer)
         self.last = Match(0, 0, 0)
 
     def evidence(self, context: Context) -> Evidence:

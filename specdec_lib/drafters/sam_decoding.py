@@ -48,7 +48,7 @@ class SamDecoding(WrappedDrafter):
 
     def start(self, context: Context) -> None:
         if self.store is not None:
-            check_vocabulary(self.store, context.vocabulary)
+            check_vocabulary(self.store, context.vocabulary, context.tokenizer)
         self._own, self._match = SuffixAutomaton(), (0, 0)
         super().start(context)
 

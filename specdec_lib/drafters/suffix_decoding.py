@@ -67,7 +67,7 @@ class SuffixDecoding(Drafter):
 
     def start(self, context: Context) -> None:
         if self.store is not None:
-            check_vocabulary(self.store, context.vocabulary)
+            check_vocabulary(self.store, context.vocabulary, context.tokenizer)
         self._context, self._own = context, SuffixAutomaton()
 
     def propose(self, context: Context, limit: int) -> DraftTree:

@@ -116,6 +116,8 @@ class TreeProbabilities:
             if tuple(about["features"]) != FEATURES:
                 raise ValueError("it was written by a release with other features")
             fitted_on = about["fitted_on"]
+            if not all(isinstance(one, str) for one in (*sources, fitted_on)):
+                raise ValueError(f"sources {sources!r:.80}, fitted on {fitted_on!r:.80}")
             if weights.dtype != np.float64 or weights.shape != (width(len(sources)),) or not np.isfinite(weights).all():
                 raise ValueError(f"weights of shape {weights.shape} for {len(sources)} sources")
         except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:

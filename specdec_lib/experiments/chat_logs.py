@@ -17,7 +17,7 @@ BOOKKEEPING = frozenset(
     "system_fingerprint custom_id method url request_id error temperature top_p topP top_k seed n stream stream_options store stop "
     "stop_sequences stop_reason stop_sequence max_tokens max_completion_tokens max_output_tokens frequency_penalty "
     "presence_penalty logprobs top_logprobs parallel_tool_calls background truncation safety_identifier "
-    "completed_at timestamp type".split()
+    "completed_at timestamp type done done_reason".split()
 )
 #: Fields by which the model read more than the row holds, or did not begin its answer itself.
 _ELSEWHERE = (
@@ -72,6 +72,11 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(inner, dict):
             del row[name]
             row = (inner["body"] if isinstance(inner.get("body"), dict) else inner) | row
+    # Google's client takes all but the contents as ``config``; Ollama answers with one ``message``.
+    if "contents" in row and isinstance(row.get("config"), dict):
+        row = row.pop("config") | row
+    if "messages" in row and isinstance(row.get("message"), dict) and "choices" not in row:
+        row["choices"] = [{"message": row.pop("message")}]
     return row
 
 

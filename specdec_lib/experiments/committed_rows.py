@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from specdec_lib import paths
-from specdec_lib.files import replacing, write_atomic
+from specdec_lib.files import read_json, replacing, sha256, unpacked, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Widths at which committed rows count passes, in columns such as ``w8``.
@@ -45,17 +46,25 @@ def committed(
     """Rows of ``data/results/cpu/<name>.csv.gz`` and what its JSON file says of their origin.
 
     None where there are none, or where they are of other models than those given by their part, such as ``target=``.
+    ValueError if a file is damaged, or a kill left the two of different runs.
     """
     path = paths.DATA / "results" / "cpu" if folder is None else Path(folder)
-    if not (path / f"{name}.csv.gz").is_file():
+    packed, origin = path / f"{name}.csv.gz", path / f"{name}.json"
+    if not packed.is_file():
         return None
-    about = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
+    about = read_json(origin)
+    if about is None or about.get("rows_sha256", known := sha256(packed)) != known:
+        raise ValueError(f"{origin} is missing or damaged, or of other rows than {packed.name}: make both again")
     if any(about.get(part) != fingerprint(model) for part, model in models.items()):
         return None
-    rows = pd.read_csv(path / f"{name}.csv.gz").rename(columns={"nodes": "drafted"})
+    rows = pd.read_csv(io.BytesIO(unpacked(packed))).rename(columns={"nodes": "drafted"})
     columns = [f"w{width}" for width in WIDTHS]
     widths = np.zeros((len(rows), WIDTHS[-1] + 1))
     widths[:, WIDTHS] = rows[columns]
+    if (
+        "levels" not in rows and "depth" in rows
+    ):  # made before they were counted, of drafts that have a level for each depth
+        rows["levels"] = rows.depth
     return rows.drop(columns=columns).assign(widths=list(widths)), about
 
 
@@ -68,6 +77,7 @@ def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **
     with replacing(folder / f"{name}.csv.gz") as aside:
         aside.write_bytes(gzip.compress(kept.to_csv(index=False, lineterminator="\n").encode(), mtime=0))
     about = about | {part: fingerprint(model) for part, model in models.items()} | {"date": str(date.today())}
+    about["rows_sha256"] = sha256(folder / f"{name}.csv.gz")
     write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
 
 

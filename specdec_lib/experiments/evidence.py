@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import random
 import secrets
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -44,6 +46,8 @@ KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 6.0
+#: Places of an array that is written, at most: widths and depths of drafts.
+PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
 #: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
@@ -64,24 +68,31 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
     path = (folder or FOLDER) / f"{name}.csv.gz"
     remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            head = file.readline()
-            if not head.startswith("# {"):
-                raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
-            about = json.loads(head[2:])
-            texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
-            frame = pd.read_csv(file, dtype=texts, keep_default_na=False, na_values=[""])
+        head, _, rows = files.unpacked(path).decode().partition("\n")
+        if not head.startswith("# {"):
+            raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
+        about = json.loads(head[2:])
+        if not (isinstance(about["models"], dict) and isinstance(about["stores"], dict)):
+            raise ValueError("it does not say which models and datastores its rows are of")
+        texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
+        frame = pd.read_csv(io.StringIO(rows), dtype=texts, keep_default_na=False, na_values=[""])
+        key = [*KEY, *about.get("key", ())]
+        missing = [column for column in (*key, *about["columns"]) if column not in frame]
+        if missing or len(frame) != about["rows"]:
+            lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
+            raise EvidenceError(f"{path} {lack}; {remedy}")
+        if frame.duplicated(key).any():
+            raise EvidenceError(f"{path} has two rows of one output and method; {remedy}")
+        return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
     except FileNotFoundError:
         raise EvidenceError(f"there is no {path}; {remedy}") from None
     except EvidenceError:
         raise
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except (
+        OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+        RecursionError,
+    ) as error:  # fmt: skip
         raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
-    missing = [column for column in (*KEY, *about["columns"]) if column not in frame]
-    if missing or len(frame) != about["rows"]:
-        lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
-        raise EvidenceError(f"{path} {lack}; {remedy}")
-    return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
 
 
 def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
@@ -112,9 +123,12 @@ def _packed(counts: np.ndarray) -> str:
 def _unpacked(text: str) -> np.ndarray:
     pairs = [part.split(":") for part in text.split()]
     shared = any("." in count for _, count in pairs)  # counts that are shared out between neighbouring places
-    counts = np.zeros(1 + max((int(place) for place, _ in pairs), default=0), float if shared else np.int64)
+    pairs = [(int(place), float(count) if shared else int(count)) for place, count in pairs]
+    if not all(0 <= place < PLACES and 0 <= count < np.inf for place, count in pairs):
+        raise ValueError(f"{text!r:.40} holds no counts by place")
+    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), float if shared else np.int64)
     for place, count in pairs:
-        counts[int(place)] = float(count) if shared else int(count)
+        counts[place] = count
     return counts
 
 
@@ -327,8 +341,8 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 def decoded_anew() -> Iterator[None]:
     """Let no recorded tokens be read, and keep none that are decoded meanwhile."""
     before = os.environ.get(recordings.FRESH)
-    with tempfile.TemporaryDirectory() as empty:
-        os.environ[recordings.FRESH] = empty
+    with files.scratch(Path(tempfile.gettempdir())) as empty:
+        os.environ[recordings.FRESH] = str(empty)
         try:
             yield
         finally:

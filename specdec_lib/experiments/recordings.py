@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -173,16 +174,23 @@ def kept(key: str) -> Answer | None:
     """The answer that is kept under a key (:func:`key_of`), by this run, an earlier one or the repository."""
     path = folder() / f"{key}.json"
     if path.is_file():
-        try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            return Answer(list(map(int, about["tokens"])), about["finish_reason"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordingError(f"{path} is no recording ({type(error).__name__}: {error}); delete it") from None
+        about = _about(path)
+        return Answer(about["tokens"], about["finish_reason"])
     if os.environ.get(FRESH):
         return None
     # A file a model; the key names the weights.
     files = sorted(paths.RECORDINGS.parent.glob("*.npz"))
     return next((found[key] for path in files if key in (found := _committed(path, path.stat().st_mtime_ns))), None)
+
+
+def _about(path: Path) -> dict:
+    """What :func:`keep` wrote."""
+    about = read_json(path) or {}
+    tokens, named = about.get("tokens"), [about.get(name) for name in ("weights", "dtype", "device")]
+    sound = isinstance(tokens, list) and all(type(token) is int and 0 <= token < 2**32 for token in tokens)
+    if not sound or about.get("finish_reason") not in _REASONS or not all(isinstance(name, str) for name in named):
+        raise RecordingError(f"{path} is no recording; delete it")
+    return about
 
 
 def keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
@@ -201,7 +209,7 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
         known = _committed(target, target.stat().st_mtime_ns)
         answers = {key: answer._asdict() for key, answer in known.items()}
     for path in sorted(source.glob("*.json")):
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = _about(path)
         if {name: kept[name] for name in ("weights", "dtype", "device")} in weights:
             answers[path.stem] = kept
     if not answers:
@@ -244,7 +252,17 @@ def _committed(path: Path, changed: int) -> dict[str, Answer]:
             bytes(key).hex(): Answer(part.tolist(), _REASONS[reason])
             for key, part, reason in zip(keys, parts, reasons, strict=True)
         }
-    except (OSError, ValueError, KeyError, IndexError, BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        EOFError,
+        MemoryError,
+        BadZipFile,
+        zlib.error,
+    ) as error:
         raise RecordingError(
             f"{path} is no file of recordings ({type(error).__name__}: {error}); get it again or delete it"
         ) from None

@@ -20,13 +20,13 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import located, locked, named, read_json, replacing
+from specdec_lib.files import count, located, locked, named, read_json, replacing, sweep
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
 MANIFEST = "about.json"
-#: Prompts of one file.
-SHARD = 32
+#: Prompts of one file, and the most of one folder.
+SHARD, MOST = 32, 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,7 @@ def kept(
         locked(located(folder)),
         tqdm(total=len(prompts), desc="answers", unit="prompt", disable=not progress) as bar,
     ):
+        sweep(folder)  # a run that was killed at its last file leaves nothing for this one to write
         _begin(folder / MANIFEST, about)
         for index, path in enumerate(_paths(folder, about)):
             numbers = range(index * SHARD, min((index + 1) * SHARD, len(prompts)))
@@ -109,7 +110,10 @@ def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
 def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     """Read what :func:`kept` wrote; FileNotFoundError if a part is missing, ValueError if one is damaged."""
     folder = named(folder)
-    shards = _paths(folder, json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    about = read_json(folder / MANIFEST) or {}
+    if not (count(about.get("prompts")) and about["prompts"] <= MOST and about.get("shard_size") == SHARD):
+        raise ValueError(f"{folder / MANIFEST} is missing or damaged: record the answers again, in an empty folder")
+    shards = _paths(folder, about)
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise FileNotFoundError(f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} shards); record them")
@@ -136,6 +140,7 @@ def _load(kind: type[Answer], path: Path) -> Iterator[Answer]:
             values = held[field.name]
             values = values.astype(np.int32) if values.dtype.kind in "iu" else values
             parts.append(np.split(values, ends["prompt" if field.name == "prompt" else "tokens"]))
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is no shard of answers ({error}); delete it and record it again") from None
-    yield from (kind(*row) for row in zip(*parts, strict=True))
+        rows = list(zip(*parts, strict=True))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no shard of answers ({error}); move it away, and it is recorded again") from None
+    yield from (kind(*row) for row in rows)

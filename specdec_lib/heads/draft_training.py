@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
@@ -257,15 +257,23 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def read(self) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
-        """What :meth:`write` kept last; None before its first call."""
+        """What :meth:`write` kept last; None before its first call, ValueError if it is something else."""
         if not self.path.exists():
             return None
         groups: dict[str, dict[str, torch.Tensor]] = {}
-        with safe_open(self.path, "pt") as file:
-            for key in file.keys():
-                group, _, name = key.partition(":")
-                groups.setdefault(group, {})[name] = file.get_tensor(key)
-            return groups, json.loads(file.metadata()["progress"])
+        try:
+            with safe_open(self.path, "pt") as file:
+                for key in file.keys():
+                    group, _, name = key.partition(":")
+                    groups.setdefault(group, {})[name] = file.get_tensor(key)
+                held = json.loads((file.metadata() or {})["progress"])
+            if held.keys() != {"settings", "progress"} or not {"head", "average", "step"} <= groups.keys():
+                raise ValueError("it lacks a part")
+        except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.path} is of no training ({error}); move it away, and the training begins again"
+            ) from None
+        return groups, held
 
 
 @dataclass

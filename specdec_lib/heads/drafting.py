@@ -25,6 +25,8 @@ from specdec_lib.heads.layer import DecoderLayer, Past, PrefixLayer
 from specdec_lib.models.fingerprint import fingerprint, weights_of
 
 COMMAND = "python -m specdec_lib train-heads"
+#: Largest number of heads, or of times that a block is applied.
+MOST = 1024
 
 
 class Ends:
@@ -108,6 +110,8 @@ class DraftHead(nn.Module, ABC):
         super().__init__()
         for name, value in options.items():
             options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp", "norm") else 1)
+            if name in ("heads", "layers") and value > MOST:  # a file that says so must not ask for as much memory
+                raise ValueError(f"{name} is {value}; expected at most {MOST}")
         self.options, self.target, self.story = options, target, dict(story or {})
         #: In training; by default the recipe's.
         self.dropout = self.recipe.dropout
@@ -171,6 +175,9 @@ class DraftHead(nn.Module, ABC):
             kind = about["kind"]
             if kind not in KINDS or not issubclass(KINDS[kind], cls):
                 raise ValueError(f"heads of kind {kind!r}; expected {getattr(cls, 'kind', ' or '.join(KINDS))}")
+            for row in about["story"].get("accuracies", ()):
+                if not all(isinstance(share, float | int) and 0 <= share <= 1 for share in row):
+                    raise ValueError(f"accuracies of {row!r:.80}")
             return KINDS[kind](**about["options"], target=str(about["target"]), story=about["story"])
 
         head = head_files.load(path, "drafting_heads", make, COMMAND)

@@ -46,7 +46,7 @@ def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module]
         broken = next((name for name, values in weights.items() if not bool(values.isfinite().all())), None)
         if broken is not None:
             raise ValueError(f"{broken} holds NaN or infinity")
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RuntimeError) as error:
         # torch lists missing tensors and wrong shapes over several lines.
         raise ValueError(f"{path} holds a damaged {what} ({' '.join(str(error).split())}); train: {command}") from error
     return head.eval()

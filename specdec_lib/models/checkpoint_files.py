@@ -30,6 +30,8 @@ def check_files(folder: str | Path, weights: bool = True) -> None:
     if weights and first and first.name.endswith(".index.json"):
         try:
             parts = sorted(set(json.loads(first.read_text(encoding="utf-8"))["weight_map"].values()))
+            if not all(Path(name).name == name for name in parts):
+                raise TypeError("a file of weights that lies elsewhere")
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{first} lists no weights; fetch the checkpoint again") from None
         missing = [name for name in parts if not (folder / name).is_file()]

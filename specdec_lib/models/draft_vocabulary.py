@@ -102,7 +102,7 @@ def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTr
     try:
         held = load_file(path)
         vocabulary = DraftVocabulary(held["ids"], int(held["unknown"]) if "unknown" in held else None)
-    except (SafetensorError, KeyError) as error:
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path} holds no draft vocabulary ({error}); expected a tensor 'ids'") from None
     if vocabulary.largest >= len(tokenizer):
         raise ValueError(

@@ -20,6 +20,7 @@ from specdec_lib.decoding.served_models import (
     context_limit,
     decoder_config,
     input_device,
+    tokenizer_of,
     vocabulary_size,
 )
 from specdec_lib.models.fingerprint import fingerprint
@@ -61,7 +62,7 @@ def embed_store(
     if any(part.training for part in model.modules()):
         raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
     check_adapters(model)
-    check_vocabulary(store, vocabulary_size(model))
+    check_vocabulary(store, vocabulary_size(model), tokenizer_of(model))
     window, limit = whole("window", window, 1), context_limit(model)
     if limit is not None and window > limit:
         raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")

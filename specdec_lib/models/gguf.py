@@ -47,7 +47,7 @@ VERSION = 1
 #: Name of one of several files that a model is spread over.
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 #: Tensors that are no weights but the rotary embedding's.
-_ROTARY = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+ROTARY = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 #: Metadata that transformers leaves out, and that change what the model computes unless they are one of these values.
 _NEUTRAL = {
     "attention.scale": (0, 1),
@@ -62,6 +62,8 @@ _NEUTRAL = {
     "rope.scaling.alpha": (0,),
     "rope.scaling.yarn_log_multiplier": (0,),
 }
+#: Metadata that are read as texts; all others as numbers.
+_TEXTS = ("general.architecture", "{}.rope.scaling.type")
 #: Metadata that are settings of the same name, where a configuration has them.
 _SETTINGS = {
     "attention.sliding_window": "sliding_window",
@@ -93,7 +95,16 @@ class _File:
     def get(self, name: str, default: Any = None) -> Any:
         """A value of the metadata, which ``{}`` in its name finds under the architecture's."""
         field = self.readers[0].fields.get(name.format(getattr(self, "architecture", "")))
-        return default if field is None else field.contents()
+        if field is None:
+            return default
+        value = field.contents()
+        right = isinstance(value, str) if name in _TEXTS else isinstance(value, int | float) and math.isfinite(value)
+        if not right:
+            raise UnsupportedModel(
+                f"{self.path.name} states {field.name} = {value!r:.40}; expected {'a text' if name in _TEXTS else 'a number'}: "
+                "get the file again"
+            )
+        return value
 
     @contextmanager
     def alone(self) -> Iterator[str]:
@@ -166,7 +177,7 @@ def _join(file: _File, whole: Path) -> None:
 def _tried(path: Path, call: Callable, *arguments, **options):
     try:
         return call(*arguments, **options)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.OutOfMemoryError, MemoryError, UnsupportedModel):
         raise
     except Exception as error:  # each reader of the file raises its own
         raise UnsupportedModel(f"transformers cannot read {path.name}: {_line(error)}") from error
@@ -295,7 +306,7 @@ def _empty(config: PreTrainedConfig) -> PreTrainedModel:
 def _check_tensors(file: _File, config: PreTrainedConfig) -> None:
     """Refuse, before it is read, a file whose weights are not as many as those of its model."""
     model = _tried(file.path, _empty, config)
-    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in _ROTARY}
+    held = {name: math.prod(map(int, tensor.shape)) for name, tensor in file.tensors.items() if name not in ROTARY}
     if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
         held.pop("output.weight", None)
     taken, count = sum(parameter.numel() for parameter in model.parameters()), sum(held.values())
@@ -346,7 +357,7 @@ def read(path: Path, dtype: torch.dtype | str, **options: Any) -> tuple[PreTrain
     """The model and the tokenizer of a GGUF file; UnsupportedModel if transformers cannot read it, or would not read all of it."""
     file = _File(path)
     with file.alone() as alone:
-        config, tokenizer = _config(file, alone), _tokenizer(file, alone)
+        config, tokenizer = _tried(path, _config, file, alone), _tokenizer(file, alone)
         return _model(file, alone, config, dtype, **options), tokenizer
 
 
@@ -355,7 +366,7 @@ def described(path: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
 
     def describe(folder: Path, file: _File) -> None:
         with file.alone() as alone:
-            config, tokenizer = _config(file, alone), _tokenizer(file, alone)
+            config, tokenizer = _tried(path, _config, file, alone), _tokenizer(file, alone)
         config.save_pretrained(folder)
         GenerationConfig.from_model_config(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -397,7 +408,8 @@ def _kept(path: Path, kind: str, write: Callable[[Path, _File], None]) -> Path:
                     break
                 with files.scratch(target.parent) as scratch:
                     new = scratch / "model"
-                    new.mkdir()
+                    # Who may not read the file reads nothing that is made of it.
+                    new.mkdir(0o777 if path.stat().st_mode & 0o004 else 0o700)
                     write(new, _File(path))
                     about = {"model": path.name, "sha256 of the file": sums}
                     files.write_manifest(new / MANIFEST, FORMAT, about, sorted(each.name for each in new.iterdir()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ PART = 2**19
 #: Formats of single values of the metadata by their number; 8 is a string, 9 an array.
 _VALUES = dict(enumerate("B b H h I i f ?".split())) | {10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+#: Most dimensions of a tensor.
+_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """Bytes of the whole."""
-        return self.row * int(np.prod(self.shape[:-1], dtype=np.int64))
+        return self.row * math.prod(self.shape[:-1])
 
 
 class GGUF:
@@ -53,7 +56,7 @@ class GGUF:
         try:
             with path.open("rb") as file:
                 self._read(file)
-        except (struct.error, UnicodeDecodeError, OverflowError, MemoryError):
+        except (struct.error, UnicodeDecodeError, OverflowError, MemoryError, RecursionError):
             raise UnsupportedModel(
                 f"{path.name} ends or is damaged within its list of tensors, after {len(self.tensors)} of them: fetch it again"
             ) from None
@@ -82,10 +85,14 @@ class GGUF:
         for _ in range(tensors):
             name = _string(file)
             (dimensions,) = _unpacked(file, "I")
+            if not 1 <= dimensions <= _DIMENSIONS:
+                raise struct.error
             shape = _unpacked(file, f"{dimensions}Q")
             kind, offset = _unpacked(file, "IQ")
             found.append((name, shape[::-1], kind, offset))
         grain = self.values.get("general.alignment", 32)
+        if type(grain) is not int or grain < 1:
+            raise struct.error
         start = -(-file.tell() // grain) * grain
         for name, shape, kind, offset in found:
             if kind not in set(GGMLQuantizationType):
@@ -145,8 +152,10 @@ def _value(file: BinaryIO, kind: int) -> Any:
     elif inner == _ARRAY:
         for _ in range(count):
             _value(file, _ARRAY)
-    else:
+    elif inner in _VALUES:
         file.read(count * struct.calcsize(_VALUES[inner]))
+    else:
+        raise struct.error
     return None
 
 

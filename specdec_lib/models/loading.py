@@ -204,7 +204,8 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
     if str(name_or_path) == smollm2.NAME:
         # What it says of the model is in the folder already.
         folder, file = smollm2.folder(), opened(smollm2.fetch(smollm2.FILE))
-        config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     else:
         if not is_gguf(name_or_path):
             raise ValueError(

@@ -24,7 +24,8 @@ from specdec_lib.decoding.runtime import OF_MODEL
 from specdec_lib.decoding.served_models import UnsupportedModel, base_model, decoder_blocks
 from specdec_lib.decoding.target import TOLERANCE, Target
 from specdec_lib.decoding.tiles import GROUP, OUTPUTS, bytes_of_group
-from specdec_lib.files import replacing
+from specdec_lib.files import printable, read_json, write_atomic
+from specdec_lib.models.gguf import ROTARY
 from specdec_lib.models.gguf_tensors import GGUF, decoded, kept_as
 
 #: Architectures whose files hold the matrices of transformers' layers as they are, but for the order of some rows.
@@ -48,13 +49,14 @@ def opened(path: Path) -> GGUF:
             f"{path.name} is of architecture {architecture!r}; dtype='file' keeps the bits of {', '.join(ARCHITECTURES)}: "
             "leave dtype out"
         )
-    if parts > 1:
+    if parts not in (0, 1):
         raise UnsupportedModel(
             f"{path.name} is one of {parts} parts of a model; dtype='file' reads a model of one file: join them"
         )
     return file
 
 
+@torch.inference_mode(False)  # whose tensors do not count their edits
 def packed_model(file: GGUF, config: PreTrainedConfig) -> PreTrainedModel:
     """The model of a file, in evaluation mode, whose linear layers hold the file's own bits.
 
@@ -79,8 +81,8 @@ def packed_model(file: GGUF, config: PreTrainedConfig) -> PreTrainedModel:
         OF_MODEL[model] = lean
     else:
         warnings.warn(
-            f"the lean forward of {type(model).__name__} in {path.name} differs from transformers' by {difference:.2g} of the "
-            f"states (allowed: {TOLERANCE}): transformers' is used",
+            f"the lean forward of {type(model).__name__} in {printable(path.name)} differs from transformers' by "
+            f"{difference:.2g} of the states (allowed: {TOLERANCE}): transformers' is used",
             stacklevel=4,
         )
     return model
@@ -105,6 +107,12 @@ def _names(file: GGUF, model: PreTrainedModel, architecture: str) -> dict[str, s
                 f"the tensor {tensor} of {file.path.name} has shape {shape}; its metadata asks for {tuple(parameter.shape)}"
             )
         found[name] = tensor
+    unread = sorted(file.tensors.keys() - found.values() - {"output.weight", *ROTARY})
+    if unread:
+        raise UnsupportedModel(
+            f"{file.path.name} holds {len(unread)} tensors that {type(model).__name__} has no place for, {unread[0]} among them: "
+            "what it computes is another model"
+        )
     if tied and "output.weight" in file.tensors:
         raise UnsupportedModel(
             f"{file.path.name} has an output layer of its own, and its metadata says that it has none"
@@ -177,11 +185,11 @@ def _known_difference(path: Path, model: PreTrainedModel, lean: Lean) -> float:
     code = b"".join(file.read_bytes() for file in sorted((Path(__file__).parents[1] / "decoding").glob("*.py")))
     key = hashlib.sha256(json.dumps(about).encode() + code).hexdigest()[:16]
     kept = paths.cache() / "lean" / f"{key}.json"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as aside:
-            Path(aside).write_text(json.dumps({"file": path.name, "difference": difference(model, lean)}))
-    return json.loads(kept.read_text())["difference"]
+    known = (read_json(kept) or {}).get("difference")
+    if not isinstance(known, float):
+        known = difference(model, lean)
+        write_atomic(kept, json.dumps({"file": path.name, "difference": known}))
+    return known
 
 
 @torch.inference_mode()

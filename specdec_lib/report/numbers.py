@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
+from specdec_lib.files import replacing
 from specdec_lib.report import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
@@ -85,7 +86,7 @@ def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(rows)

@@ -152,6 +152,12 @@ def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("diagnose", "evil\x1b[2J"), ("datastore", "info", "evil\x1b[2J")])
+def test_a_name_does_not_steer_the_terminal_from_an_error(words):
+    done = invoke(*words)
+    assert done.exit_code == 2 and r"evil\x1b[2J" in done.output and "\x1b" not in done.output
+
+
 @pytest.mark.parametrize("command", ["run", "book", "check", "claims"])
 def test_a_command_that_needs_the_repository_says_so_in_an_installed_copy(command, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", None)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 
 import pytest
 import torch
@@ -17,11 +18,13 @@ from specdec_lib.experiments.recorded_runs import load_pair, render
 from specdec_lib.experiments.tasks import choosing_prompts, load_task
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance import AcceptanceHead
+from specdec_lib.heads.draft_training import HeadTraining
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.heads.induction import InductionHeads, identify
 from specdec_lib.methods import METHODS
 from specdec_lib.models.fingerprint import fingerprint
 from tests.families import build, prompt, save
+from tests.interrupted import full, kill, stopped
 
 ROWS = {"medusa": "Medusa", "hydra": "Hydra", "eagle": "EAGLE"}
 
@@ -79,6 +82,34 @@ def test_heads_of_every_kind_are_trained_for_a_model_of_one_s_own(tmp_path, caps
     assert again.prefix is not None and again.options["vocabulary"] == model.config.vocab_size
     assert (data / "shard-00000.safetensors").stat().st_mtime_ns == before
     assert "first choice right by depth" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("how", [kill, full])
+def test_a_training_that_is_killed_or_finds_a_full_disk_leaves_nothing_that_the_next_one_minds(
+    how, tmp_path, monkeypatch
+):
+    """At every fourth step of writing: each file of heads can be read, and the next run ends with the files of a whole one."""
+    monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(12)])
+    model, asked = build("llama-gqa"), head_training.Asked(["x"], 1, 6)
+
+    def train(folder):
+        kinds = {"medusa": {}, "eagle": {"mlp": 8}}
+        return head_training.train_kinds(model, None, folder / "data", folder / "out", HeadTraining(1, 4), asked, kinds)
+
+    def left(folder):
+        return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+    steps = stopped(partial(train, tmp_path / "whole"), -1, how)
+    assert steps > 12
+    for step in range(1, steps, 4):
+        folder = tmp_path / str(step)
+        stopped(partial(train, folder), step, how)
+        for path in folder.glob("out/*.safetensors"):
+            DraftHead.load(path, model)
+        assert stopped(partial(train, folder), -1, how) > 0, step
+        assert left(folder) == left(tmp_path / "whole"), step
 
 
 def test_the_file_of_heads_holds_what_identify_finds_and_is_refused_for_another_model(tmp_path, capsys):

@@ -32,6 +32,7 @@ from specdec_lib.drafters import Dresd, Rest
 from tests.datastores import dense_stores
 from tests.datastores.stores import scratch
 from tests.families import tokenizer
+from tests.interrupted import full, kill, stopped
 
 WIDTH = 6
 
@@ -158,61 +159,19 @@ def test_a_full_disk_leaves_what_was_there_at_every_write(made, monkeypatch):
     assert made.build(1) == new
 
 
-#: What brings a build onto the disk, each call of which may be the last one.
-STEPS = ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir"), (os, "mkdir"))
-
-
-def stopped(made, side: int, steps, count: int, how) -> int:
-    """Build in a process of its own in which ``how()`` happens before step ``count`` from 0; the steps that it took before."""
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        tqdm.set_lock(threading.RLock())
-        taken = 0
-
-        def counted(step, *args, **options):
-            nonlocal taken
-            if taken == count:
-                how()
-            taken += 1
-            return step(*args, **options)
-
-        for module, name in steps:
-            setattr(module, name, partial(counted, getattr(module, name)))
-        try:
-            made.build(side)
-            os.write(write, str(taken).encode())
-        except OSError:
-            os.write(write, b"-1")
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return int(said or -1)
-
-
-def full() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @KINDS
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("how", [kill, full])
 def test_a_kill_or_a_full_disk_at_any_step_leaves_one_of_the_two_whole_and_the_next_build_cleans_up(made, how):
     old = made.build(0)
-    steps = stopped(made, 1, STEPS, -1, how)
+    steps = stopped(partial(made.build, 1), -1, how)
     new = made.manifest()
     assert steps > 15 and new != old
     tried = random.Random(steps).sample(range(steps), 8)
     for count in tried:
         made.build(0)
         assert made.manifest() == old
-        stopped(made, 1, STEPS, count, how)
+        stopped(partial(made.build, 1), count, how)
         found = made.opened()
         assert made.manifest() in (old, new), count
         found.verify()
@@ -391,6 +350,16 @@ FOREIGN = {
     "something set aside": lambda path: a_stranger(files.beside(path, files.ASIDE)),
     "a lock": lambda path: files.beside(path.parent if path.name == "dense" else path, files.LOCK).write_text("years"),
     "a linked unfinished build": lambda path: files.beside(path, files.UNFINISHED).symlink_to(path.parent),
+    "another store in it": lambda path: datastores.build_tokens(path / "other", [[1, 2]], 10, progress=False),
+    "what only looks like scratch": lambda path: (
+        (scratch := path / f"{files.SCRATCH}mine").mkdir(parents=True),
+        [(scratch / name).write_text("years of work") for name in (files.IN_USE, "thesis")],
+    ),
+    "a manifest that lists everything": lambda path: (
+        path.mkdir(exist_ok=True),
+        (path / "x.json").write_text(json.dumps({"format": "specdec-lib", "files": ["*"], "names": {"th*": 1}})),
+        (path / "thesis").write_text("years of work"),
+    ),
 }
 
 
@@ -431,10 +400,10 @@ def test_an_index_that_is_built_again_stays_good_at_every_step(tmp_path):
     Store(tmp_path).build(0)
     made = Index(tmp_path)
     known = made.build(0)
-    steps = stopped(made, 0, STEPS, -1, kill)
+    steps = stopped(partial(made.build, 0), -1, kill)
     for how in (kill, full):
         for count in range(0, steps, 5):
-            stopped(made, 0, STEPS, count, how)
+            stopped(partial(made.build, 0), count, how)
             index = made.opened()
             assert index.manifest == known
             index.verify()

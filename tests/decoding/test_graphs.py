@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import peft
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specdec_lib import Capture, Runtime, Sampling, generate
+from specdec_lib.decoding.served_models import unwrapped
 from specdec_lib.drafters import DraftModel
 from tests.chaos import Chaos, Riding, walk
 from tests.families import SERVED, bounded, build, hooked, prompt
@@ -53,6 +55,40 @@ def test_weights_that_moved_are_recorded_anew():
     after = generate(model, ids, max_new_tokens=8)
     assert before != after.tokens
     assert generate(model, ids, max_new_tokens=8, runtime=runtime).tokens == after.tokens
+
+
+def test_hooks_and_adapters_that_came_or_went_are_recorded_anew():
+    model, ids = build("llama-gqa"), prompt(1, 12)
+    lora = {"target_modules": ["q_proj", "down_proj"], "init_lora_weights": False, "lora_alpha": 64}
+    for seed, name in enumerate(("default", "second")):
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(task_type="CAUSAL_LM", **lora)
+        if seed:
+            model.add_adapter(name, config)
+        else:
+            model = peft.get_peft_model(model, config).eval()
+    runtime, texts = graphs(model), []
+
+    def texts_are_equal():
+        plain = generate(model, ids, max_new_tokens=8).tokens
+        assert generate(model, ids, max_new_tokens=8, runtime=runtime).tokens == plain
+        texts.append(tuple(plain))
+
+    texts_are_equal()
+    model.set_adapter("second")
+    texts_are_equal()
+    for layer in model.modules():
+        if hasattr(layer, "scaling") and isinstance(layer.scaling, dict):
+            layer.scaling["second"] *= 3
+    texts_are_equal()
+    with model.disable_adapter():
+        texts_are_equal()
+    handle = unwrapped(model).model.layers[0].mlp.register_forward_hook(lambda module, args, out: -out)
+    texts_are_equal()
+    handle.remove()
+    model.merge_adapter()
+    texts_are_equal()
+    assert len(set(texts)) >= 5
 
 
 def test_a_model_whose_positions_the_host_reads_is_refused_before_it_is_recorded():

@@ -153,7 +153,8 @@ def test_a_draft_model_has_a_runtime_of_its_own(library):
     lambda model: model.model.layers[1].mlp.up_proj.weight.mul_(2),
     lambda model: model.model.norm.weight.data.add_(1),
     lambda model: setattr(model.model.layers[0].self_attn, "v_proj", copy.deepcopy(model.model.layers[1].self_attn.v_proj)),
-], ids=["data", "in place", "norm", "module"])  # fmt: skip
+    lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
+], ids=["data", "in place", "norm", "module", "rotary"])  # fmt: skip
 def test_weights_that_were_changed_are_read_again(edit):
     model, ids = build("llama-gqa"), prompt(0, 9)
     runtime = Lean(model)
@@ -170,6 +171,90 @@ def test_numbers_that_are_none_are_not_lost():
             model.model.layers[0].mlp.up_proj.weight[3, 4] = torch.nan
         with torch.inference_mode(), Target(model, 20, runtime=Lean(model, bits)) as target:
             assert target.extend(prompt(0, 5)).isnan().all()
+
+
+def _hook(model):
+    return model.model.layers[1].mlp.register_forward_hook(lambda module, args, out: -out).remove
+
+
+def _forward(model):
+    before = model.model.layers[0].mlp.forward
+    model.model.layers[0].mlp.forward = lambda states: -before(states)
+    return lambda: vars(model.model.layers[0].mlp).pop("forward")
+
+
+def _class(model):
+    kind = type(model.model.layers[0].mlp)
+    before = kind.forward
+    kind.forward = lambda self, states: -before(self, states)
+    return lambda: setattr(kind, "forward", before)
+
+
+def _every_module(model):
+    told = lambda module, args, out: -out if module is model.model.norm else None  # noqa: E731
+    return torch.nn.modules.module.register_module_forward_hook(told).remove
+
+
+def _scaled(model):
+    model.model.layers[1].self_attn.scaling *= 2
+    return lambda: setattr(model.model.layers[1].self_attn, "scaling", model.model.layers[0].self_attn.scaling)
+
+
+def _epsilon(model):
+    model.model.layers[1].input_layernorm.variance_epsilon = 0.5
+    return lambda: setattr(model.model.layers[1].input_layernorm, "variance_epsilon", 1e-6)
+
+
+def _activation(model):
+    model.model.layers[1].mlp.act_fn, before = nn.ReLU(), model.model.layers[1].mlp.act_fn
+    return lambda: setattr(model.model.layers[1].mlp, "act_fn", before)
+
+
+def _norm(model):
+    model.model.norm, before = nn.Identity(), model.model.norm
+    return lambda: setattr(model.model, "norm", before)
+
+
+def _fewer_blocks(model):
+    model.config.num_hidden_layers = 1
+    return lambda: setattr(model.config, "num_hidden_layers", 2)
+
+
+@pytest.mark.parametrize("change, says", [
+    (_hook, "has a hook, or a forward that was replaced, in model.layers.1.mlp"),
+    (_forward, "has a hook, or a forward that was replaced, in model.layers.0.mlp"),
+    (_class, "has a hook, or a forward that was replaced, in model.layers.0.mlp"),
+    (_every_module, "has a hook, or a forward that was replaced, in the model"),
+    (_scaled, "scales its attention by .*, not by the size of a head"),
+    (_epsilon, "has norms of several kinds or epsilons"),
+    (_activation, "has activations of type ReLU"),
+    (_norm, "has norms of several kinds or epsilons"),
+    (_fewer_blocks, "has 2 blocks, and its configuration says 1"),
+])  # fmt: skip
+def test_what_its_loops_would_leave_out_is_refused_whenever_it_comes(change, says):
+    model, ids = build("llama-gqa"), prompt(0, 9)
+    runtime = Lean(model)
+    plain = generate(model, ids, max_new_tokens=4, runtime=runtime).tokens
+    back = change(model)
+    try:
+        with pytest.raises(UnsupportedModel, match=f"{says}: the lean forward .* pass runtime='transformers'"):
+            generate(model, ids, max_new_tokens=4, runtime=runtime)
+        with pytest.raises(UnsupportedModel, match=f"{says}: leave the runtime out"):
+            Lean(model)
+        own = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=4)[0, len(ids) :].tolist()
+        assert generate(model, ids, max_new_tokens=4, runtime="transformers").tokens == own
+    finally:
+        back()
+    assert generate(model, ids, max_new_tokens=4, runtime=runtime).tokens == plain
+
+
+def test_a_setting_that_changes_no_result_is_no_reason_to_refuse():
+    model, ids = build("llama-gqa"), prompt(0, 9)
+    runtime = Lean(model)
+    plain = generate(model, ids, max_new_tokens=4, runtime=runtime).tokens
+    model.set_attn_implementation("eager")
+    model.model.rotary_emb.inv_freq.mul_(1.0)
+    assert generate(model, ids, max_new_tokens=4, runtime=runtime).tokens == plain
 
 
 class Other(nn.Linear):

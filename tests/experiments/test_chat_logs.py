@@ -91,6 +91,11 @@ ROWS = {
         "systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": CONTENTS, "tools": DECLARED,
         "candidates": [{"content": MODEL, "finishReason": "STOP"}],
     },
+    "Gemini, Google's client": {
+        "model": "m", "contents": CONTENTS, "config": {"system_instruction": "Be brief.", "tools": DECLARED, "temperature": 0},
+        "response": {"candidates": [{"content": MODEL}]},
+    },
+    "Ollama": {"messages": OPENAI, "tools": [TOOL], "message": SAID, "done": True},
     "Gemini, REST": {
         "system_instruction": {"parts": [{"text": "Be brief."}]}, "contents": [*CONTENTS, MODEL],
         "tools": [{"function_declarations": DECLARED[0]["functionDeclarations"]}],

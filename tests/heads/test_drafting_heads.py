@@ -118,6 +118,11 @@ def test_a_training_that_is_interrupted_after_each_batch_ends_as_one_that_is_not
     torch.testing.assert_close(dict(part.state_dict()), dict(whole.state_dict()), rtol=1e-2, atol=1e-4)
     with pytest.raises(ValueError, match="is of a training with"):
         train_heads(made(kind, model), model, texts[:6], texts, settings, False, Checkpoint(path))
+    whole = path.read_bytes()
+    for content in (b"", whole[:-9], whole.replace(b"settings", b"Settings"), whole.replace(b"average:", b"Average:")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="training.safetensors is of no training .*; move it away"):
+            Checkpoint(path).read()
 
 
 @pytest.mark.parametrize("kind", ["hydra", "medusa"])

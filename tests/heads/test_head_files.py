@@ -41,6 +41,12 @@ DAMAGE = {
     "kind": (DRAFTING, lambda about, weights: about.pop("kind"), "damaged .*kind"),
     "strange": (DRAFTING, lambda about, weights: about.update(kind="sequoia"), "'sequoia'; expected medusa or hydra"),
     "options": (DRAFTING, lambda about, weights: about["options"].update(width=16), "damaged .*size mismatch"),
+    "heads": (DRAFTING, lambda about, weights: about["options"].update(heads=10**9), "damaged .*expected at most"),
+    "layers": (DRAFTING, lambda about, weights: about["options"].update(layers=10**9), "damaged .*expected at most"),
+    "large": (DRAFTING, lambda about, weights: about["options"].update(width=10**12), "damaged"),
+    "larger": (DRAFTING, lambda about, weights: about["options"].update(width=10**30), "damaged"),
+    "shares": (DRAFTING, lambda about, weights: about.update(story={"accuracies": [["1"]]}), "damaged .*accuracies"),
+    "no shares": (DRAFTING, lambda about, weights: about.update(story={"accuracies": 1}), "damaged"),
     "option": (DRAFTING, lambda about, weights: about["options"].update(depth=3), "damaged .*depth"),
 }
 

@@ -52,6 +52,15 @@ def test_a_damaged_file_is_named(name, changed, told, whole, tmp_path):
         assert str(file) in str(raised.value) and told in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "held", ["5", "[]", '{"a": 5}', '{"a": ["model"]}', '{"a": "../model.safetensors"}', '{"a": "/x"}']
+)
+def test_a_list_of_parts_that_is_none_is_refused(held, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(f'{{"weight_map": {held}}}')
+    with pytest.raises(ValueError, match="model.safetensors.index.json lists no weights"):
+        check_files(tmp_path)
+
+
 def test_a_missing_part_is_named_and_whole_checkpoints_are_loaded(whole, tmp_path):
     check_files(whole)
     check_files("a/name-on-the-hub")

@@ -94,6 +94,8 @@ def test_a_draft_whose_embedding_is_padded_to_another_length_drafts(rows):
         ({"ids": torch.tensor([1, 10**5])}, "holds token id 100000, the tokenizer in its folder has"),
         ({"ids": torch.arange(len(IDS) + 1)}, f"a draft vocabulary of {len(IDS) + 1} tokens"),
         ({"ids": torch.tensor([1, 2]), "unknown": torch.tensor(-1)}, "with row -1 for all others does not fit"),
+        ({"ids": torch.tensor([1, 2]), "unknown": torch.zeros(2)}, f"{FILE} holds no draft vocabulary"),
+        ({"ids": torch.tensor([1, 2]), "unknown": torch.tensor(torch.inf)}, f"{FILE} holds no draft vocabulary"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path, llama, tensors, says):

@@ -4,6 +4,8 @@ Each file is written from a model of transformers, which is the oracle.
 """
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import gguf
@@ -266,6 +268,23 @@ def _without(name):
         (None, lambda file: file.add_string("llama.rope.scaling.type", "stretched"), "by 'stretched'; expected linear"),
         (None, scaled(TYPES.YARN, ("add_rope_scaling_factor", 8.0)), "YaRN with .* an original context of None"),
         (None, lambda file: file.add_logit_scale(0.5), "states logit_scale = 0.5, which transformers does not read"),
+        (None, lambda file: file.add_string("split.count", "2"), "states split.count = '2'; expected a number: get"),
+        (
+            None,
+            lambda file: file.add_string("llama.rope.scaling.factor", "4"),
+            "rope.scaling.factor = '4'; expected a number",
+        ),
+        (
+            None,
+            lambda file: file.add_float32("llama.rope.scaling.factor", float("nan")),
+            "factor = nan; expected a number",
+        ),
+        (None, lambda file: file.add_uint32("llama.rope.scaling.type", 2), "scaling.type = 2; expected a text"),
+        (
+            None,
+            lambda file: file.add_array("llama.context_length", [512]),
+            r"context_length = \[512\]; expected a number",
+        ),
         (None, lambda file: file.add_clamp_kqv(3.0), "states attention.clamp_kqv = 3"),
         (
             None,
@@ -319,6 +338,16 @@ def test_a_file_is_converted_once(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="model.safetensors was altered .* and the model is converted again"):
         for each in (path, tmp_path / "renamed.gguf"):
             load_model(each, "cpu")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files are those of POSIX")
+def test_what_only_its_owner_may_read_is_kept_for_the_owner_alone(tmp_path):
+    path = write(tmp_path / "model.gguf", tensors_of(build()))
+    for mode, others in ((0o600, 0), (0o644, 0o005)):
+        path.chmod(mode)
+        folder = gguf_files.converted(path, gguf_files.described(path)[0])
+        assert folder.stat().st_mode & 0o005 == others
+        shutil.rmtree(folder)
 
 
 def test_a_model_too_large_to_be_kept_is_read_from_its_file(tmp_path, monkeypatch):

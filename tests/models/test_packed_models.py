@@ -1,6 +1,7 @@
 """Models at their file's own bits: the weights of the file, transformers' logits, and damaged files refused in words."""
 
 import copy
+import pickle
 import struct
 
 import numpy as np
@@ -140,7 +141,8 @@ def test_a_file_is_loaded_with_its_tokenizer_and_its_heads_fit(files, tmp_path):
     assert sum(weights.numel() for weights in model.parameters() if weights.ndim > 1) < 1.5 * path.stat().st_size
 
 
-def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, monkeypatch):
+def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     source, path = files("qwen3")
     calls = []
     monkeypatch.setattr(packed_models, "difference", lambda *_: calls.append(1) or 0.5)
@@ -152,6 +154,12 @@ def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, mon
             model = packed_model(opened(path), source.config)
         assert OF_MODEL.get(model) is None
     assert len(calls) == 1
+    (kept,) = (tmp_path / "lean").glob("*.json")
+    for words in ("{", "[]", '{"difference": "0"}', "null"):
+        kept.write_text(words)
+        with pytest.warns(UserWarning, match="by 0.5"):
+            packed_model(opened(path), source.config)
+    assert len(calls) == 5
 
 
 def test_the_comparison_sees_one_layer_that_is_wrong(files):
@@ -166,18 +174,84 @@ def test_the_comparison_sees_one_layer_that_is_wrong(files):
 @pytest.mark.parametrize("edit", [
     lambda model: model.model.layers[0].mlp.up_proj.weight.zero_(),
     lambda model: model.model.norm.weight.data.mul_(2),
-    lambda model: model.half(),
     lambda model: setattr(model.model.layers[0].mlp, "up_proj", torch.nn.Linear(64, 96, bias=False)),
-], ids=["packed", "norm", "half", "module"])  # fmt: skip
-def test_an_edit_is_refused(files, edit):
-    source, path = files("llama")
-    model = packed_model(opened(path), source.config)
+    lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
+], ids=["packed", "norm", "module", "rotary"])  # fmt: skip
+@pytest.mark.parametrize("used_before", [False, True])
+def test_an_edit_is_refused(files, edit, used_before):
+    model = loaded(files, "llama")
+    if used_before:
+        generate(model, prompt(0, 5), max_new_tokens=2)
     with torch.no_grad():
         edit(model)
     with pytest.raises(
         ValueError, match="weights of LlamaForCausalLM were changed after load_model.*load the file again"
     ):
         generate(model, prompt(0, 5), max_new_tokens=2)
+
+
+def loaded(files, family):
+    source, path = files(family)
+    return packed_model(opened(path), copy.deepcopy(source.config))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_weights_that_no_pass_would_read_are_refused(files, family):
+    model = loaded(files, family)
+    generate(model, prompt(0, 5), max_new_tokens=2)
+    part = model.model.layers[0].mlp.down_proj
+    part.weight = torch.nn.Parameter(torch.zeros_like(part.weight), requires_grad=False)
+    for call in (lambda: generate(model, prompt(0, 5), max_new_tokens=2), lambda: model(torch.tensor([[5, 6]]))):
+        with pytest.raises(ValueError, match="were changed .*after load_model.*load the file again"):
+            call()
+
+
+def test_an_edit_of_the_bytes_is_seen_by_every_pass(files):
+    model, ids = loaded(files, "llama"), prompt(0, 9)
+    before = walk(model, ids)
+    model.model.layers[0].mlp.down_proj.weight.data.zero_()
+    after = walk(model, ids)
+    assert not torch.allclose(before, after, atol=0.1)
+    torch.testing.assert_close(after, walk(model, ids, "transformers"), rtol=1e-2, atol=1e-2)
+
+
+def walk(model, ids, runtime=None):
+    with torch.inference_mode(), Target(model, 40, runtime=runtime) as target:
+        return target.extend(ids).clone()
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda model: model.half(), "cannot be brought to torch.float16 on cpu"),
+    (lambda model: model.to(torch.bfloat16), "cannot be brought to torch.bfloat16 on cpu"),
+    (lambda model: model.to("meta"), "cannot be brought to torch.float32 on meta"),
+    (lambda model: model(inputs_embeds=torch.zeros(1, 3, 64, requires_grad=True)), "pass no gradients on"),
+    (lambda model: torch.jit.trace(model, torch.tensor([[5, 6]]), strict=False), "cannot be traced"),
+    (lambda model: model.state_dict(), "are not saved: keep the file"),
+    (lambda model: pickle.loads(pickle.dumps(model))(torch.tensor([[5]])), "were changed or copied after load_model"),
+], ids=["half", "to", "meta", "gradients", "trace", "saved", "pickled"])  # fmt: skip
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_what_a_model_of_few_bits_cannot_do_is_refused(files, family, call, says):
+    model = loaded(files, family)
+    before = walk(model, prompt(0, 9))
+    with pytest.raises(ValueError, match=says):
+        call(model)
+    assert torch.equal(walk(model, prompt(0, 9)), before)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_a_copy_computes_what_the_model_computes(files, family):
+    with torch.inference_mode():
+        model = loaded(files, family)
+    other = copy.deepcopy(model.float())
+    assert other.model.layers[0].mlp.up_proj.matrix.arena is model.model.layers[0].mlp.up_proj.matrix.arena
+    torch.testing.assert_close(walk(other, prompt(0, 9)), walk(model, prompt(0, 9)), rtol=1e-2, atol=1e-2)
+
+
+def too_many(path, folder):
+    bias = np.ones(64, np.float32)
+    model = build("llama", **SIZES | FAMILIES["llama"])
+    model.model.layers[1].self_attn.o_proj.bias = torch.nn.Parameter(torch.from_numpy(bias))
+    return write(model, folder / "many.gguf")
 
 
 def cut(path, folder):
@@ -199,6 +273,34 @@ def unknown_type(path, folder):
     return odd
 
 
+def crafted(name, values=b"", tensors=b"", counts=(0, 0)):
+    """A file of a few bytes that asks for as much as it can."""
+
+    def make(path, folder):
+        (odd := folder / f"{name}.gguf").write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, *counts) + values + tensors)
+        return odd
+
+    return make
+
+
+def named(name: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name
+
+
+ENDS = "ends or is damaged within its list of tensors"
+#: Lists in lists, a list of an unknown type, a text and a tensor of no size that a file has, an alignment that is none.
+CRAFTED = [
+    crafted("nested", named(b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 10**5, counts=(0, 1)),
+    crafted("kind", named(b"a") + struct.pack("<IIQ", 9, 77, 1), counts=(0, 1)),
+    crafted("text", named(b"a") + struct.pack("<IQ", 8, 2**62), counts=(0, 1)),
+    crafted("many", named(b"a") + struct.pack("<IIQ", 9, 8, 2**62), counts=(0, 1)),
+    crafted("flat", tensors=named(b"t") + struct.pack("<IIQ", 0, 0, 0), counts=(1, 0)),
+    crafted("wide", tensors=named(b"t") + struct.pack("<I", 2**32 - 1), counts=(1, 0)),
+    crafted("grain", named(b"general.alignment") + struct.pack("<II", 4, 0), counts=(0, 1)),
+    crafted("word", named(b"general.alignment") + struct.pack("<I", 8) + named(b"no"), counts=(0, 1)),
+]
+
+
 def lacking(path, folder):
     return write(build("llama", **SIZES | FAMILIES["llama"]), folder / "lacking.gguf", blk_1_ffn_up_weight=(None, None))
 
@@ -215,13 +317,15 @@ def other_shape(path, folder):
     (cut, {}, UnsupportedModel, "short.gguf is cut short: it has .* bytes, and its tensor .* ends at .*: fetch it again"),
     (cut_early, {}, UnsupportedModel, "early.gguf ends or is damaged within its list of tensors"),
     (unknown_type, {}, UnsupportedModel, "tensor blk.0.ffn_up.weight of odd.gguf is of type 99, which the package gguf does not"),
+    *((make, {}, UnsupportedModel, f"gguf {ENDS}") for make in CRAFTED),
     (lacking, {}, UnsupportedModel, "lacking.gguf lacks the tensor blk.1.ffn_up.weight, model.layers.1.mlp.up_proj.weight"),
     (other_shape, {}, UnsupportedModel, r"blk.1.ffn_up.weight of shape.gguf has shape \(64, 64\); its metadata asks for \(96, 64\)"),
+    (too_many, {}, UnsupportedModel, "many.gguf holds 1 tensors that LlamaForCausalLM has no place for, blk.1.attn_output.bias among"),
     (lambda path, folder: folder, {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and .* is none"),
     (lambda path, folder: "pocket", {}, ValueError, "dtype is 'file', which keeps the bits of a GGUF file, and pocket is none"),
     (lambda path, folder: folder / "none.gguf", {}, FileNotFoundError, "no model at .*none.gguf"),
     (lambda path, folder: path, {"device": "cuda"}, ValueError, "decodes on the processor, and device is 'cuda'"),
-], ids=["cut", "cut early", "type", "lacking", "shape", "folder", "name", "nothing", "device"])  # fmt: skip
+], ids=["cut", "cut early", "type", *(f"crafted {i}" for i in range(len(CRAFTED))), "lacking", "shape", "too many", "folder", "name", "nothing", "device"])  # fmt: skip
 def test_what_cannot_be_loaded_is_refused_before_weights_are_read(
     files, tmp_path, monkeypatch, make, options, error, says
 ):

@@ -184,12 +184,12 @@ def test_no_page_has_a_fault_and_the_search_and_the_first_page_work(page):
     assert [name for name in HTML.rglob("*.html") if str(ROOT) in name.read_text(encoding="utf-8")] == []
 
 
-SEEN = "[...document.querySelectorAll('table.claims tbody tr')].filter(row => row.checkVisibility()).map(row => row.id)"
+SEEN = "[...document.querySelectorAll('div.claims > details')].filter(row => row.checkVisibility()).map(row => row.id)"
 
 
-def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
+def test_words_and_choices_filter_the_claims_and_a_link_unfolds_its_own(page, tmp_path):
     claims = rules.load_claims()
-    html = table.to_html(rules.judge(claims, {}), {})
+    html = table.to_html(rules.judge(claims, {}), {}, {"rest-table-2"})
     script = (paths.root() / "book" / "assets" / "claims.js").as_uri()
     address = tmp_path / "claims.html"
     address.write_text(f"<!doctype html><meta charset=utf-8><title>t</title>{html}<script src={script}></script>")
@@ -199,8 +199,14 @@ def test_words_filter_the_claims_and_a_link_shows_its_own(page, tmp_path):
     few = page.evaluate(SEEN)
     assert "claim-dresd-normalisation" in few and 0 < len(few) < 10
     assert page.locator(".claims-filter output").inner_text() == f"{len(few)} of {len(claims)}"
-    page.evaluate("location.hash = 'claim-rest-table-2'")
-    page.wait_for_function("document.querySelector('.claims-filter input').value === ''")
+    page.locator(".claims-filter input").fill("")
+    page.get_by_label("Paper").select_option("DReSD")
+    assert page.evaluate(SEEN) == [f"claim-{claim.id}" for claim in claims if claim.paper.startswith("DReSD")]
+    page.get_by_label("Paper").select_option("")
+    page.get_by_label("How sure").select_option(table.SURE["turned"])
+    assert page.evaluate(SEEN) == ["claim-rest-table-2"]
+    page.evaluate("location.hash = 'claim-dresd-normalisation'")
+    page.wait_for_function("document.querySelector('#claim-dresd-normalisation').open")
     assert page.evaluate(SEEN) == everything
 
 
@@ -246,7 +252,7 @@ def test_the_first_step_says_what_was_drafted_accepted_and_paid(page):
         "So far 2.00 tokens per pass, and 0.80 times as fast as plain decoding on this machine."
     )
     assert facts(page) == {
-        "Width of the pass": "4 tokens", "Price of the pass (one token = 1)": "2.00", "Price of drafting": "0.50",
+        "Width of the pass": "4 tokens", "Cost of the pass (one token = 1)": "2.00", "Cost of drafting": "0.50",
         "Tokens per pass so far": "2.00", "Speed-up so far": "0.80",
     }  # fmt: skip
 
@@ -273,13 +279,13 @@ def test_the_draft_is_a_list_that_says_each_nodes_fate_and_what_is_chosen_is_sho
     draft = page.get_by_role("region", name="Draft of this step")
     nodes = [" ".join(text.split()) for text in draft.locator(".node").all_inner_texts()]
     assert nodes == [
-        "last token: c", "accepted: d 0.50 prompt", "accepted: z 0.12 store", "the target's own: e", "refused: y 0.25 store",
+        "last token: c", "accepted: d 0.50 prompt", "accepted: z 0.12 store", "the target's own: e", "rejected: y 0.25 store",
     ]  # fmt: skip
     choose(page, "Method", "plain")
     assert step(page) == "5" and summary(page).startswith("Step 5 of 6. The target wrote “e” itself.")
-    assert facts(page)["Speed-up so far"] == "1.00" and facts(page)["Price of drafting"] == "0.00"
+    assert facts(page)["Speed-up so far"] == "1.00" and facts(page)["Cost of drafting"] == "0.00"
     choose(page, "Method", "PLD")
-    choose(page, "Price of a pass on", "a free pass")
+    choose(page, "Cost of a pass on", "a free pass")
     assert step(page) == "2" and facts(page)["Tokens per pass so far"] == facts(page)["Speed-up so far"] == "2.50"
     page.get_by_role("slider").fill("3")
     text = page.get_by_role("region", name="Text so far")

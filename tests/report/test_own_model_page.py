@@ -129,7 +129,10 @@ def installs(words: list[str]) -> None:
 #: How a command is run, by its beginning; the first that fits counts.
 HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"python -m specdec_lib run\b", lambda words: plans(words[3:])),
-    (r"python -m specdec_lib (book|check|claims)", lambda words: options(words[3:])),  # these need executed notebooks
+    (
+        r"python -m specdec_lib (book|check|claims|rows)",
+        lambda words: options(words[3:]),
+    ),  # minutes, or executed notebooks
     (r"python -m specdec_lib ", lambda words: run_specdec(words[3:])),
     (r"python scripts/train_fixture.py", trains_a_pair),
     (r"python scripts/record_answers.py", lambda words: run_script([*words, "--help"])),  # all of it takes hours

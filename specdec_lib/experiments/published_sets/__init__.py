@@ -28,6 +28,7 @@ from specdec_lib.experiments.published_sets.reading import (
     read_records,
     read_text,
 )
+from specdec_lib.files import check_unpacked
 
 __all__ = ["DATASETS", "BadRecord", "DataSet", "MissingData", "Root"]
 
@@ -428,9 +429,10 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
 def _letter(path: Path) -> str:
     """Return the text of a letter (Office Open XML), one paragraph a line."""
     try:
+        check_unpacked(path)
         with zipfile.ZipFile(path) as packed:
             document = ElementTree.fromstring(packed.read("word/document.xml"))
-    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, ElementTree.ParseError) as error:
         raise BadRecord(f"{path}: is not a .docx document ({error})") from None
     spaces = {f"{_WORD}tab": " ", f"{_WORD}br": "\n", f"{_WORD}cr": "\n"}
     paragraphs = (

@@ -29,7 +29,7 @@ from specdec_lib.experiments.published_numbers import ClaimError, published_rows
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
-from specdec_lib.report.display import choices, method_pictures
+from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
 
 
 def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
@@ -73,8 +73,6 @@ class Num(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
 
 
-#: What a method's picture shows, for readers who cannot see it.
-PICTURED = "A chain or a tree: accepted tokens filled, refused ones dotted, then the target's own."
 _EXACT = {"exact": "that of plain decoding", "in distribution": "of the same distribution", "lossy": "another"}
 
 
@@ -114,8 +112,9 @@ class MethodPicture(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes."""
-        picture = f"../pictures/{Path(self.env.docname).name}"
-        drawn = [f":::{{figure}} {picture}.svg", f":alt: {PICTURED}", "", *self.content, ":::"]
+        page = Path(self.env.docname).name
+        picture = f"../pictures/{page}"
+        drawn = [f":::{{figure}} {picture}.svg", f":alt: {method_pictures.described(page)}", "", *self.content, ":::"]
         return parsed(self, [*drawn, "", "```{raw} html", f":file: {picture}.html", "```"])
 
 
@@ -160,20 +159,27 @@ class PutPictures(SphinxTransform):
 
 
 def draw_methods(folder: Path) -> None:
-    """Draw the pictures of the methods' pages as ``<page>.svg``, and write their viewers as ``<page>.html``."""
+    """Draw the pictures of the methods' pages as ``<page>.svg``, and write their viewers as ``<page>.html``; and the papers'
+    mechanisms as ``<page>-mechanism.svg``."""
+    for page, draw in mechanisms.MECHANISMS.items():
+        draw().savefig(folder / f"{page}-mechanism.svg", metadata={"Date": None})
     for page, draw in method_pictures.PICTURES.items():
         draw().savefig(folder / f"{page}.svg", metadata={"Date": None})
         files.write_atomic(folder / f"{page}.html", method_pictures.read(page)[1].to_html())
 
 
 def _draw_pictures(app: Sphinx) -> None:
-    """Draw the figures of pages that are no chapter's: methods, what reproduces, seconds, and serving."""
+    """Draw the figures that are no chapter's: methods, the worked example, what reproduces, seconds, and serving."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
         plots.use_style()
         draw_methods(folder)
         files.write_atomic(folder / "which-method.html", choices.figure())
+        worked = worked_example.figure(
+            worked_example.load(), *(tables["01"][key] for key in ("wide_ratio", "cost_ratio"))
+        )
+        files.write_atomic(folder / "worked-example.html", worked)
         drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
         drawing = pictures.tokens_per_second(tables["seconds"])

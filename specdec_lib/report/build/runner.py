@@ -193,7 +193,7 @@ def _finish(ended: Running, surroundings: str, output: Path, kept: Path) -> Fail
         if error.startswith("DeadKernelError"):
             error = "the kernel died without a traceback; running out of memory is the usual cause"
         shown = [line for line in strip_ansi(error).splitlines() if line.strip()][-TRACEBACK_LINES:]
-        lines = [f"{ended.state()}: failed", *(f"    {line}" for line in shown)]
+        lines = [f"{ended.state()}: failed", *(f"    {files.printable(line)}" for line in shown)]
         if ended.copy.is_file():
             kept.mkdir(parents=True, exist_ok=True)
             lines.append(f"  the notebook as far as it came: {shutil.move(ended.copy, kept / ended.copy.name)}")

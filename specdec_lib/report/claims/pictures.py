@@ -14,6 +14,7 @@ from specdec_lib.report.claims import rules
 from specdec_lib.report.numbers import Number
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Colour and marker of each price; a marker alone tells them apart.
@@ -29,55 +30,74 @@ _LOOKS = {
 _INK = "#767676"
 
 
+#: The panels of "What reproduces": what each compares.
+_PANELS = (
+    "Speed-up over plain decoding",
+    "One method against another, in speed",
+    "Counts of tokens, whatever a pass costs",
+)
+
+
+def _panel(headline: str, price: str) -> str:
+    return _PANELS[2 if price == "counts" else 0 if headline.startswith("Speed-up") else 1]
+
+
 def reproduces(shown: pd.DataFrame) -> Figure:
     """Draw what :func:`~specdec_lib.report.claims.rules.headlines` gives, where it has a number: published ranges grey, ours
-    with 95 % intervals, right the verdicts on the direction."""
+    with 95 % intervals, right of each name the verdict on the direction. Narrow enough for a phone."""
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
-    lines = len(shown) + shown.paper.nunique()
-    height = 1.4 + 0.2 * lines
-    figure, ax = plots.new(8.4, height, layout="none")
-    figure.subplots_adjust(0.42, 1.3 / height, 0.71, 1 - 0.05 / height)
-    ax.set(xscale="log", xlim=(0.35, 8), ylim=(lines - 0.4, -0.8), yticks=[])
-    ax.set_xticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
-    ax.minorticks_off()
-    ax.set_xlabel("← worse    ratio    better →", color=_INK, fontsize=9)
-    ax.axvline(1, color=_INK, linestyle="--", linewidth=1)
+    shown = shown.assign(panel=[_panel(*row) for row in zip(shown.headline, shown.price, strict=True)])
+    parts = {title: shown[shown.panel == title] for title in _PANELS if (shown.panel == title).any()}
+    lines = {title: _lines(part) for title, part in parts.items()}
+    height = 0.62 * len(parts) + 0.175 * sum(lines.values()) + 0.19 * shown.price.nunique()
+    figure, axes = plots.new(4.4, height, rows=len(parts), squeeze=False, height_ratios=list(lines.values()))
+    for ax, (title, part) in zip(axes.flat, parts.items(), strict=True):
+        # Marks have the left two thirds, their numbers the rest.
+        ax.set(xscale="log", xlim=(0.4, 16.4), ylim=(lines[title] - 0.4, -0.6), yticks=[])
+        ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+        ax.minorticks_off()
+        ax.set_title(title, loc="left", color=_INK, fontsize=10, fontweight="bold")
+        ax.axvline(1, color=_INK, linestyle="--", linewidth=1)
+        _draw_headlines(ax, part)
+        ax.tick_params(colors=_INK)
+        ax.grid(axis="y", visible=False)
+        ax.patch.set_alpha(0)
+    axes.flat[-1].set_xlabel("← worse    ratio    better →", color=_INK, fontsize=9, loc="left")
+    by_price = {
+        label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    below = {"loc": "outside lower center", "ncols": 1, "fontsize": 8.5, "labelcolor": _INK}
+    figure.legend(list(by_price.values()), list(by_price), **below)
+    figure.patch.set_alpha(0)
+    return figure
+
+
+def _lines(part: pd.DataFrame) -> int:
+    """Lines of a panel: one per paper, per name and per number."""
+    return part.paper.nunique() + len(part.groupby(["claim", "headline"])) + len(part)
+
+
+def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
     words = {"transform": ax.get_yaxis_transform(), "va": "center", "color": _INK, "fontsize": 8.5}
     y, paper, label = -1, None, None
-    for row in shown.itertuples():
+    for row in part.itertuples():
         y += 1
         if row.paper != paper:
-            ax.text(-0.02, y, row.paper, ha="right", fontweight="bold", **words)
+            ax.text(0, y, row.paper, fontweight="bold", **words)
             paper, y = row.paper, y + 1
         if (row.claim, row.headline) != label:
-            ax.text(-0.02, y, row.headline, ha="right", **words)
-            ax.text(1.46, y, row.direction, **words)
-            label = (row.claim, row.headline)
+            ax.text(0, y, row.headline, **words)
+            ax.text(1, y, row.direction, ha="right", fontstyle="italic", **words)
+            label, y = (row.claim, row.headline), y + 1
         if row.published:
             low, high = row.published
             ax.fill_betweenx([y - 0.5, y + 0.5], low / 1.01, high * 1.01, color="#9a9a9a", alpha=0.5, linewidth=0)
         color, marker = _LOOKS[row.price]
         low, high = rules.bounds(row.ours)
         spread = [[row.ours.value - low], [high - row.ours.value]]
-        ax.errorbar(
-            row.ours.value,
-            y,
-            xerr=spread,
-            color=color,
-            marker=marker,
-            linewidth=0,
-            elinewidth=1.8,
-            label=rules.PRICES[row.price],
-        )
-        ax.text(1.02, y, f"{row.ours:.2f}", **words)
-    ax.tick_params(colors=_INK)
-    ax.grid(axis="y", visible=False)
-    by_price = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    below = {"loc": "lower center", "ncols": 2, "fontsize": 9, "labelcolor": _INK}
-    figure.legend(list(by_price.values()), list(by_price), **below)
-    figure.patch.set_alpha(0)
-    ax.patch.set_alpha(0)
-    return figure
+        look = {"color": color, "marker": marker, "linewidth": 0, "elinewidth": 1.8, "label": rules.PRICES[row.price]}
+        ax.errorbar(row.ours.value, y, xerr=spread, **look)
+        ax.text(1, y, f"{row.ours:.2f}", ha="right", **words)
 
 
 KINDS = {"summary": "a summary", "rename": "a rename", "completion": "a completion", "chat": "a chat answer"}

@@ -1,8 +1,8 @@
-"""The table of all claims: what each says, the numbers that decide, the published sizes, the verdict and why."""
+"""All claims, each folded to a line: what it says, its verdict and why, the numbers that decide, and the published sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from html import escape
 
 import pandas as pd
@@ -63,8 +63,26 @@ def _shown(key: str, tables: Tables) -> str:
     return rules.NO_NUMBER if found is None else format(found, ".4g" if isinstance(found.value, float) else "")
 
 
-def to_html(judged: pd.DataFrame, tables: Tables) -> str:
-    """The table as HTML: each row has the place ``claim-<id>``, and ``claims.js`` filters it."""
+#: How sure a verdict is, for the filter: what speaks against building on it, the weightiest first.
+SURE = {
+    "turned": "another verdict with other prompts",
+    "changed": "rule changed after a result",
+    "open": "not decided, or no evidence",
+    "kept": "rule written before the result",
+}
+
+
+def how_sure(claim: Claim, verdict: str, turned: Container[str]) -> str:
+    """A key of :data:`SURE`; ``turned`` are the ids of claims that another seed gave another verdict."""
+    if claim.id in turned:
+        return "turned"
+    if verdict in (rules.UNRESOLVED, rules.UNTESTABLE, rules.CONSTRUCTED, rules.NO_NUMBER):
+        return "open"
+    return "changed" if claim.changed else "kept"
+
+
+def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -> str:
+    """The claims as HTML, each folded to a line with the place ``claim-<id>``; ``claims.js`` filters them."""
 
     def lines(texts: Iterable[str]) -> str:
         return "".join(f"<li>{escape(text).replace('_', '_<wbr>')}</li>" for text in texts)  # a long key breaks there
@@ -72,19 +90,25 @@ def to_html(judged: pd.DataFrame, tables: Tables) -> str:
     rows = []
     for row in judged.itertuples():
         claim = row.claim
-        said = {"Rule": claim.rule, "Measured": claim.measured, "Why": reason(claim, row.verdict, tables)}
+        sure = how_sure(claim, row.verdict, turned)
+        said = {
+            "What was compared": claim.rule,
+            "Measured on": claim.measured,
+            "Why": reason(claim, row.verdict, tables),
+        }
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
-        said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note}
+        said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note, "How sure": SURE[sure]}
         conditions = (
             f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}"
             for text, found, truth in decided(claim, tables)
         )
-        cells = [
-            f"<b>{row.paper}</b>, {escape(row.where)}<br>{escape(row.says)}<br><code>{row.id}</code>",
-            f"<ul>{lines(conditions)}</ul>",
-            f"<ul>{lines(sizes(claim, tables))}</ul>",
-            f"<b>{row.verdict}</b>" + "".join(f"<p>{name}: {escape(text)}</p>" for name, text in said.items() if text),
-        ]
-        rows.append(f'<tr id="claim-{row.id}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("Claim", "Conditions", "Published", "Verdict"))
-    return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        listed = {"Numbers that decide": lines(conditions), "Published": lines(sizes(claim, tables))}
+        rows.append(
+            f'<details id="claim-{row.id}" data-verdict="{row.verdict}" data-paper="{row.paper}" data-sure="{SURE[sure]}">'
+            f"<summary><b>{row.verdict}</b> <span>{row.paper}: {escape(row.says)}</span></summary>"
+            f"<p>{escape(row.where)}. <code>{row.id}</code></p>"
+            + "".join(f"<p><b>{name}.</b> {escape(text)}</p>" for name, text in said.items() if text)
+            + "".join(f"<p><b>{name}.</b></p><ul>{text}</ul>" for name, text in listed.items() if text)
+            + "</details>"
+        )
+    return f'<div class="claims">{"".join(rows)}</div>'

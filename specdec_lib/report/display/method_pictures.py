@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, FAINT, OWN, NEUTRAL = "#222222", "#8a8a8a", "#d9d9d9", "#44546a"
-REFUSED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#555555", "linestyle": ":", "linewidth": 1.6}
+REJECTED: dict[str, Any] = {"facecolor": "white", "edgecolor": "#555555", "linestyle": ":", "linewidth": 1.6}
 FOLDER = paths.DATA / "results" / "examples"
 VERIFIER = "one-verifier"
 
@@ -64,7 +64,7 @@ def read(page: str) -> tuple[Verified, Stepper]:
     return Verified(**picture), Stepper(kept["stepper"], kept["static"])
 
 
-def _accepted(color: str) -> dict[str, Any]:
+def accepted_look(color: str) -> dict[str, Any]:
     """A light tone of a colour, on which black text is read, framed by the colour."""
     from matplotlib.colors import to_rgb
 
@@ -74,6 +74,22 @@ def _accepted(color: str) -> dict[str, Any]:
 def _shown(word: str) -> str:
     """A token as a label: without the blank in front, line breaks as arrows."""
     return word.strip(" ").replace("\n", "↵") or "␣"
+
+
+def described(page: str) -> str:
+    """What the picture of a method's page shows, in words."""
+    shown, _ = read(page)
+
+    def words(nodes: Sequence[int]) -> str:
+        return ", ".join(f"“{_shown(shown.words[node])}”" for node in nodes)
+
+    lost = [node for node in range(len(shown.words)) if node not in shown.path]
+    draft = "a chain" if shown.tree.is_chain else "a tree"
+    size = len(shown.words) + shown.hidden
+    said = f"After “{_shown(shown.root)}” the draft is {draft} of {size} tokens. Accepted: {words(shown.path)}. "
+    more = f" and {shown.hidden} more" if shown.hidden else ""
+    said += f"Rejected: {words(lost)}{more}. " if lost else ""
+    return f"{said}Then the target writes “{_shown(shown.own)}” itself."
 
 
 def _rows(parents: Sequence[int]) -> dict[int, int]:
@@ -108,11 +124,11 @@ def _draw_tree(ax: Axes, shown: Verified, color: str) -> int:
 
     chip(-1, shown.root, linewidth=2.0)
     for node, (parent, word) in enumerate(zip(parents, words, strict=True)):
-        line, look = {"color": FAINT, "linewidth": 1.2}, REFUSED
+        line, look = {"color": FAINT, "linewidth": 1.2}, REJECTED
         if node == len(shown.tree):
             line, look = {"color": INK, "linewidth": 1.2, "linestyle": "--"}, {"facecolor": OWN}
         elif node in shown.path:
-            line, look = {"color": color, "linewidth": 2.4}, _accepted(color)
+            line, look = {"color": color, "linewidth": 2.4}, accepted_look(color)
         left, right = column[depth[parent]], column[depth[node]]
         between = (left + right) / 2  # edges turn between the columns, so that none runs behind another node
         ax.plot([left, between, between, right], [row[parent]] * 2 + [row[node]] * 2, zorder=1, **line)
@@ -127,8 +143,8 @@ def _legend(figure: Figure, color: str) -> None:
     from matplotlib.patches import Patch
 
     handles = [
-        Patch(**_accepted(color), label="drafted and accepted"),
-        Patch(**REFUSED, label="drafted and refused"),
+        Patch(**accepted_look(color), label="drafted and accepted"),
+        Patch(**REJECTED, label="drafted and rejected"),
         Patch(facecolor=OWN, edgecolor=INK, label="the target's own token"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
@@ -159,7 +175,7 @@ def drafted(name: str) -> Figure:
     rows = _draw_tree(ax, shown, plots.color(name))
     figure.set_figheight(1.4 + 0.3 * rows)
     if shown.hidden:
-        note = f"{shown.hidden} more\nrefused"
+        note = f"{shown.hidden} more\nrejected"
         ax.text(0, max(rows - 1, 1), note, fontsize=8, ha="center", va="center", color="#555555")
     _legend(figure, plots.color(name))
     return figure

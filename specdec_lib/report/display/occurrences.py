@@ -48,7 +48,7 @@ def _boxes(ax: Axes, pieces: Sequence[Sequence[tuple[int, int]]], color: str, **
 def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str, str]) -> Figure:
     """Draw prompt and output, with the 12 tokens that the target wrote next, and where two named methods copied from.
 
-    Filled: copied and accepted. Dotted: copied and refused. Framed: the matched token before each. Grey: the output that followed.
+    Filled: copied and accepted. Dotted: copied and rejected. Framed: the matched token before each. Grey: the output that followed.
     """
     from matplotlib.patches import Patch
 

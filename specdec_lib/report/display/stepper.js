@@ -57,14 +57,14 @@
     const live = make("div", { class: "specdec-live", role: "group", tabindex: -1, "aria-label":
       "Step through a generation. Arrow keys left and right move by one step, Home and End to the first and the last." },
       make("div", { class: "bar" }, labelled("Prompt", prompt), labelled("Method", method),
-        labelled("Price of a pass on", price)),
+        labelled("Cost of a pass on", price)),
       make("div", { class: "bar steps" }, ...back, labelled("Step", slider), where, ...on),
       summary, facts,
       make("div", { class: "panels" }, make("div", {}, make("h4", {}, "Text so far"), context),
         make("div", {}, make("h4", {}, "Draft of this step"), draft)),
       race,
       make("p", { class: "legend" }, make("b", { class: "kept" }, "accepted"), " drafted and accepted ",
-        make("b", { class: "lost" }, "refused"), " drafted and refused ", make("b", { class: "own" }, "own"),
+        make("b", { class: "lost" }, "rejected"), " drafted and rejected ", make("b", { class: "own" }, "own"),
         " the target's own token ", make("b", { class: "source" }, "source"), " copied by the draft of this step. Under a node: the drafter's score and the source, where it has them."));
 
     const run = () => examples[prompt.value].runs[method.value];
@@ -89,7 +89,7 @@
         const notes = [];
         if (step.s) notes.push(step.s[one].toFixed(2));
         if (step.f) notes.push(step.f[one]);
-        return chip(kept.has(one) ? "kept" : "lost", kept.has(one) ? "accepted" : "refused", step.t[one], notes);
+        return chip(kept.has(one) ? "kept" : "lost", kept.has(one) ? "accepted" : "rejected", step.t[one], notes);
       };
       const branches = (from) => {
         const list = make("ul");
@@ -106,7 +106,7 @@
         return list;
       };
       const box = [make("p", {}, chip("root", "last token", root)), branches(-1)];
-      if (step.h) box.push(make("p", { class: "left" }, `${count(step.h, "more node")} of this draft, all refused, not shown`));
+      if (step.h) box.push(make("p", { class: "left" }, `${count(step.h, "more node")} of this draft, all rejected, not shown`));
       return box;
     };
 
@@ -182,8 +182,8 @@
 
       const rows = step ? [
         ["Width of the pass", count(step.w, "token")],
-        ["Price of the pass (one token = 1)", step.c[curve].toFixed(2)],
-        ["Price of drafting", step.d ? step.d[curve].toFixed(2) : "0.00"],
+        ["Cost of the pass (one token = 1)", step.c[curve].toFixed(2)],
+        ["Cost of drafting", step.d ? step.d[curve].toFixed(2) : "0.00"],
         ["Tokens per pass so far", ((emitted - 1) / number).toFixed(2)],
         ["Speed-up so far", ((emitted - 1) / paid[curve]).toFixed(2)],
       ] : [];

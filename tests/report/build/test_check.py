@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from specdec_lib.report import params
+from specdec_lib.report import params, run_context
 from specdec_lib.report.build import check
-from specdec_lib.report.display import run_context, session
+from specdec_lib.report.display import session
 from tests.report.notebook_factory import write_notebook
 
 

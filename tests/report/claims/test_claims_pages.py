@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
+from specdec_lib.report import numbers
 from specdec_lib.report.build import directives
 from specdec_lib.report.claims import pictures, rules, table
 from specdec_lib.report.numbers import Number
@@ -69,11 +70,31 @@ def judged_with(slow):
 ])  # fmt: skip
 def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said):
     html = table.to_html(*judged_with(slow))
-    said = [*said, f"<b>{verdict}</b>", 'id="claim-faster"', "It is &lt;fast&gt;.", "Note: Read this."]
+    said = [*said, f"<summary><b>{verdict}</b>", 'id="claim-faster"', "It is &lt;fast&gt;.", "<b>Note.</b> Read this."]
     assert [words for words in said if words not in html] == []
     # The published 2.36 is not ours, which needs a reason, unless there is nothing to explain yet.
     assert "published 2.36, ours 1.5 (1.25" in html and "ours is 0.64 times that" in html
-    assert ("Why: A small store." in html) == (verdict not in (rules.NO_NUMBER, rules.UNTESTABLE))
+    assert ("<b>Why.</b> A small store." in html) == (verdict not in (rules.NO_NUMBER, rules.UNTESTABLE))
+
+
+def test_how_sure_a_verdict_is_names_what_weighs_most_against_it():
+    changed = replace(ROW, changed="x")
+    cases = [
+        (changed, rules.HOLDS, {"faster"}, "turned"),
+        (changed, rules.UNRESOLVED, (), "open"),
+        (changed, rules.FAILS, (), "changed"),
+        (ROW, rules.HOLDS, {"other"}, "kept"),
+    ]
+    assert [table.how_sure(claim, verdict, turned) for claim, verdict, turned, _ in cases] == [
+        case[-1] for case in cases
+    ]
+
+
+def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
+    text = (paths.root() / "book" / "claims.md").read_text(encoding="utf-8")
+    explained = text.partition("## What did not reproduce")[2].partition("```")[0]
+    judged = rules.judge(list(CLAIMS.values()), numbers.tables())
+    assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
 
 def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted_as_numbers():

@@ -28,14 +28,14 @@ def examples():
 
 
 @pytest.mark.parametrize("name", ["PLD", "DReSD", "Token Recycling"])
-def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_refused(name, examples):
+def test_a_picture_holds_what_one_pass_accepted_and_the_first_that_it_rejected(name, examples):
     shown, decode = examples.drafted(name), examples.tokenizer.decode
     emitted = [*(shown.words[node] for node in shown.path), shown.own]
     steps = [step for run in examples.runs(name) for step in run.steps]
     step = next(step for step in steps if [decode([token]) for token in step.tokens] == emitted)
     assert len(shown.parents) + shown.hidden <= step.drafted
-    refused = len(shown.parents) - len(shown.path)
-    assert refused <= 12 and all(depth <= len(shown.path) + 1 for depth in shown.tree.depths)
+    rejected = len(shown.parents) - len(shown.path)
+    assert rejected <= 12 and all(depth <= len(shown.path) + 1 for depth in shown.tree.depths)
     assert shown.path == tuple(shown.tree.path(shown.path[-1]))
 
 
