@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
@@ -28,7 +27,7 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, Rest
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import stores
-from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
+from specdec_lib.experiments.committed_rows import WIDTHS
 from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import pass_prices, published
@@ -60,8 +59,12 @@ SETTING = ("stored", "store", "way", "group")
 
 
 def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> pd.DataFrame:
-    """The results table of drafters that are replayed on recordings, each prompt named by its task too."""
-    rows = table(recordings, replay_each(recordings, drafters))
+    """The results table of drafters that are replayed on recordings, as :func:`named` gives it."""
+    return named(table(recordings, replay_each(recordings, drafters)))
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with each prompt named by its task too, as the rates of this chapter need it."""
     return rows.assign(prompt=rows.task + " " + rows.prompt)
 
 
@@ -159,19 +162,6 @@ def at_size(
     return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
 
 
-def study(
-    name: str, count: Callable[[], tuple[pd.DataFrame, dict[str, Any]]], recount: bool, **models: PreTrainedModel
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The committed rows of these models; what ``count`` gives where there are none, or with ``recount``, which also
-    replaces the committed ones."""
-    found = None if recount else committed(name, **models)
-    if found is None:
-        found = count()
-        if recount:
-            write(name, *found, paths.DATA / "results" / "cpu", **models)
-    return found
-
-
 # DReSD and REST on the same stores of growing size ---------------------------------------------------------------
 
 #: Neighbours that the released code looks up.
@@ -182,6 +172,8 @@ ANSWER = 64
 AS_DRESD_RAN_IT: dict[str, Any] = {"max_ngram": 64, "min_ngram": 3, "selection": "released", "rows": 10}
 #: Versions of REST that DReSD is compared with.
 VERSIONS = ("REST", "REST, n from 1", "REST, as DReSD ran it")
+#: Sizes of the stores that both methods search, in tokens.
+DENSE_SIZES = (4_000, 12_000, 50_000, 200_000, 1_000_000)
 #: What is compared with stores of every size, where the other methods need only the largest.
 LEADING = ("REST", "REST, n from 1", "DReSD")
 
@@ -211,7 +203,8 @@ def _counts(
     recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
 ) -> pd.DataFrame:
     drafters = {name: METHODS[name](sparse, dense) for name in methods}
-    return outputs(recordings, drafters).assign(stored=sparse.store.count, **labels)
+    rows = table(recordings, replay_each(recordings, drafters))
+    return rows.assign(stored=sparse.store.count, **labels)
 
 
 def size_counts(
@@ -366,6 +359,16 @@ class Case:
     stores: dict[str, Callable[[], stores.Texts | PackageFiles]] = field(default_factory=dict)
 
 
+#: A prompt that stands for each case where rows are made.
+CASES = [
+    Prompt(name, name, ("",))
+    for name in (
+        *(CHAT, "Llama-2-70B OASST, greedy", CODE, "Vicuna-13B v1.5, AlpacaEval", "Llama-2-7B-chat, AlpacaEval"),
+        *("Llama-2-70B OASST, sampled", CODE_SAMPLED),
+    )
+]
+
+
 def plain(question: str) -> str:
     """The letters and digits of a question, by which two wordings of it count as one."""
     return "".join(c for c in question.lower() if c.isalnum())
@@ -464,7 +467,9 @@ def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase)
     wide = max(map(len, found.widths))
     found["widths"] = [np.pad(widths, (0, wide - len(widths))) for widths in found.widths]
     found = found.groupby("prompt", sort=False).sum().reset_index()
-    return found.assign(case=case.name, kind=case.kind, decoding=case.decoding)
+    # The outputs are other models', and at what temperature they were sampled is not told.
+    output = {"task": case.name, "turn": 0, "seed": 0, "temperature": 0.0 if case.decoding == "greedy" else math.nan}
+    return found.assign(kind=case.kind, decoding=case.decoding, **output)
 
 
 def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
@@ -475,7 +480,7 @@ def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[
 
     def counted(index: Any, store: str = case.kind, variant: str = PUBLISHED) -> pd.DataFrame:
         drafter = Rest(index, **VARIANTS.get(variant, {}))
-        return replay_counts(case, drafter, tokenizer).assign(store=store, variant=variant, stored=index.store.count)
+        return replay_counts(case, drafter, tokenizer).assign(store=store, method=variant, stored=index.store.count)
 
     growing = list(_growing(case, tokenizer, sizes))
     found = [counted(index) for index in growing]
@@ -513,20 +518,18 @@ def _growing(
     yield largest
 
 
-def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """All cases, and what the result files of REST's authors say (hours, and the published data sets)."""
+def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase, some: Sequence[Prompt]) -> pd.DataFrame:
+    """Rows of some cases, which prompts stand for (:data:`CASES`); hours, and the published data sets."""
     wheels = paths.datasets_root() / "packages"
     packages, sizes = ([wheels], (*SIZES, *LARGE_SIZES)) if wheels.is_dir() else ([], SIZES)
-    rows = [
-        case_counts(case, tokenizer, sizes) for case in tqdm(recorded_cases(packages=packages), desc="recorded outputs")
-    ]
-    return pd.concat(rows, ignore_index=True), {"authors": {name: list(each) for name, each in authors_run().items()}}
+    cases = {case.name: case for case in recorded_cases(packages=packages)}
+    return pd.concat([case_counts(cases[one.task], tokenizer, sizes) for one in some], ignore_index=True)
 
 
 def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant: str = PUBLISHED) -> pd.DataFrame:
     """Rows of one case, by default with the growing store of its kind; ``matched`` are steps with a match of two tokens
     or more."""
-    rows = counts[(counts.case == case) & (counts.variant == variant)]
+    rows = counts[(counts.task == case) & (counts.method == variant)]
     rows = rows[rows.store == (rows.kind if store is None else store)]
     return rows.assign(matched=rows.matched_2 + rows.matched_10 + rows.matched_17)
 
@@ -576,34 +579,43 @@ def own_step_price() -> float:
     )
 
 
-def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Interval]) -> pd.DataFrame:
     """Rows of chat with tokens of Llama's tokenizer: the characters emitted over those of a token in the authors' answers.
 
     SmolLM2's tokens are a little longer than Llama's, so the token that the target adds to every pass counts as a little more
     than one.
     """
-    return rows.assign(tokens=rows.characters / authors["characters_per_token"][0])
+    return rows.assign(tokens=rows.characters / authors["characters_per_token"].value)
 
 
-def authors_run() -> dict[str, Interval]:
-    """What the result files of REST's authors say of Vicuna-7B on MT-Bench, with intervals over questions: ``tokens``
-    and ``characters`` a pass, ``characters_per_token``, the ``speed_up`` and the price of a ``step`` in plain passes."""
-    runs = {run: mt_bench_replies(run=run) for run in ("REST", "plain")}
-    prompts = [reply.id.partition("-")[0] for reply in runs["REST"]]
-    if [reply.id for reply in runs["plain"]] != [reply.id for reply in runs["REST"]]:
+def authors_rows(some: Sequence[Prompt] = ()) -> pd.DataFrame:
+    """Rows of the answers in the result files of REST's authors, of Vicuna-7B on MT-Bench: ``tokens`` and ``characters`` after the
+    first token, ``passes`` and ``seconds``, with REST and ``plain``; all of them, whatever is asked for."""
+    rows = []
+    for method in ("REST", "plain"):
+        for reply in mt_bench_replies(run=method):
+            question, _, turn = reply.id.partition("-")
+            output = {"task": "mt_bench", "prompt": question, "turn": int(turn), "seed": 0, "temperature": 0.0}
+            counted = {"tokens": reply.tokens - 1, "passes": reply.steps, "seconds": reply.seconds}
+            characters = len(reply.text) * (reply.tokens - 1) / reply.tokens
+            rows.append(output | {"method": method} | counted | {"characters": characters})
+    return pd.DataFrame(rows)
+
+
+def authors_run(rows: pd.DataFrame) -> dict[str, Interval]:
+    """What :func:`authors_rows` say, with intervals over questions: ``tokens`` and ``characters`` a pass, ``characters_per_token``,
+    the ``speed_up`` and the price of a ``step`` in plain passes."""
+    ours, plain_runs = (rows[rows.method == method].reset_index() for method in ("REST", "plain"))
+    if not ours[["prompt", "turn"]].equals(plain_runs[["prompt", "turn"]]):
         raise ValueError("the result files with REST and without answer other turns; get them again")
-    tokens, steps, seconds, plain_tokens, plain_seconds, characters = np.array(
-        [
-            (a.tokens - 1, a.steps, a.seconds, b.tokens - 1, b.seconds, len(a.text) * (a.tokens - 1) / a.tokens)
-            for a, b in zip(runs["REST"], runs["plain"], strict=True)
-        ],
-        float,
-    ).T
-    ours, theirs = Counts(tokens, seconds), Counts(plain_tokens, plain_seconds)
+    prompts = ours.prompt.tolist()
+    with_rest, without = Counts(ours.tokens, ours.seconds), Counts(plain_runs.tokens, plain_runs.seconds)
     return {
-        "tokens": pooled_rate(Counts(tokens, steps), prompts),
-        "characters": pooled_rate(Counts(characters, steps), prompts),
-        "characters_per_token": pooled_rate(Counts(characters, tokens), prompts),
-        "speed_up": ratio_of_rates(ours, theirs, prompts),
-        "step": ratio_of_rates(Counts(seconds, steps), Counts(plain_seconds, plain_tokens), prompts),
+        "tokens": pooled_rate(Counts(ours.tokens, ours.passes), prompts),
+        "characters": pooled_rate(Counts(ours.characters, ours.passes), prompts),
+        "characters_per_token": pooled_rate(Counts(ours.characters, ours.tokens), prompts),
+        "speed_up": ratio_of_rates(with_rest, without, prompts),
+        "step": ratio_of_rates(
+            Counts(ours.seconds, ours.passes), Counts(plain_runs.seconds, plain_runs.tokens), prompts
+        ),
     }

@@ -56,7 +56,12 @@ def rows(
                 f"{name!r} names no rows; expected a chapter such as 01, or one of {', '.join(sorted(known))}"
             )
         took = sum(spent for one, spent in seconds.items() if one == name or not file and one.startswith(f"{chapter}/"))
-        print(f"{name}: took {took / 3600:.1f} hours the last time" if took else f"{name}: was never made", flush=True)
+        print(
+            f"{name}: took {took / 3600:.1f} hours the last time"
+            if took
+            else f"{name}: how long it takes is not known",
+            flush=True,
+        )
         os.environ[evidence.MAKE] = name
         if runner.run("default", [chapter], force=True):
             raise typer.Exit(1)

@@ -22,7 +22,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -118,14 +118,16 @@ def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path
 
 
 def _packed(counts: np.ndarray) -> str:
-    return " ".join(f"{place}:{counts[place]}" for place in np.flatnonzero(counts))
+    return " ".join(f"{place}:{counts[place]:.10g}" for place in np.flatnonzero(counts))
 
 
 def _unpacked(text: str) -> np.ndarray:
-    pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
-    if not all(0 <= place < PLACES and count >= 0 for place, count in pairs):
+    pairs = [part.split(":") for part in text.split()]
+    shared = any("." in count for _, count in pairs)  # counts that are shared out between neighbouring places
+    pairs = [(int(place), float(count) if shared else int(count)) for place, count in pairs]
+    if not all(0 <= place < PLACES and 0 <= count < np.inf for place, count in pairs):
         raise ValueError(f"{text!r:.40} holds no counts by place")
-    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
+    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), float if shared else np.int64)
     for place, count in pairs:
         counts[place] = count
     return counts
@@ -195,6 +197,10 @@ class Evidence:
         """Whether the rows of this run are those that are committed."""
         return not self.own
 
+    def reads(self, name: str) -> bool:
+        """Whether the rows of an experiment are those that are committed, not made by this run."""
+        return self.published and os.environ.get(MAKE) not in (self.chapter, f"{self.chapter}/{name}")
+
     def rows(
         self,
         name: str,
@@ -202,14 +208,19 @@ class Evidence:
         prompts: Sequence[Prompt],
         stores: Stores | None = None,
         key: Sequence[str] = (),
+        models: Collection[str] | None = None,
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
-        None for all of them. ``key`` names columns that tell the rows of one output and method apart.
+        None for all of them. ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that
+        the rows depend on (all); a reader's own run reads the committed rows where they depend on none.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
+        if models is not None:
+            parts = {part: model for part, model in self.models.items() if part in models}
+            return replace(self, models=parts, own=self.own if parts else ()).rows(name, make, prompts, stores, key)
         full, stores = f"{self.chapter}/{name}", stores or {}
         if os.environ.get(MAKE) in (self.chapter, full):
             return self._made(full, make, prompts, stores, key)

@@ -74,7 +74,7 @@ IDENTITIES: list[list[str]] = [
         "mdp_failures == 0 < mdp_instances",
         "mdp_example_failures == 0 < mdp_example_states",
         "head_oracle_beaten == 0 < head_lemma_outputs",
-        *shares("mdp_single_share", "mdp_threshold_wins", "mdp_no_delta", "head_accepted", "head_auc_code"),
+        *shares("mdp_single_share", "mdp_threshold_wins", "mdp_no_delta"),
         # The oracle is the cheapest, then the best policy, then every rule.
         "mdp_oracle_worst <= 1e-9",
         "min(mdp_best_fixed_mean, mdp_best_threshold_mean, mdp_theorem_rule_mean, mdp_no_delta_rule_mean) >= -1e-9",

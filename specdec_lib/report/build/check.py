@@ -65,7 +65,7 @@ def _check_parameters(content: nbformat.NotebookNode) -> list[str]:
     faults = [f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help]
     if "profile" not in declared or declared["profile"].annotation != "str":
         faults.append("does not declare 'profile: str', which the runner passes")
-    if not any("check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"):
+    if not any("check_parameters(globals()" in cell.source for cell in content.cells if cell.cell_type == "code"):
         faults.append("does not call report.check_parameters(globals()) after its parameters")
     return faults
 
