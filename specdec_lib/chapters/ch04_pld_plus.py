@@ -33,8 +33,7 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import results
-from specdec_lib.experiments.committed_rows import committed
+from specdec_lib.experiments import evidence, results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import MissingData
@@ -245,9 +244,9 @@ def base_over_tuned(known: pd.DataFrame) -> Interval:
 
 def rest_on_mt_bench(prices: Mapping[int, float]) -> Interval:
     """Speed of REST as published on Vicuna's answers to MT-Bench, with the largest of its own stores."""
-    rows = committed("retrieval_rest")[0]
+    rows = evidence.read("03/recorded")[0]
     rows = rows[
-        (rows.case == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.variant == "as published")
+        (rows.task == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.method == "as published")
     ]
     rows = rows[rows.stored == rows.stored.max()].sort_values("prompt")
     return results.rate(results.priced(rows.assign(task="MT-Bench"), prices), results.SPEED)
