@@ -19,7 +19,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.files import replacing
 from specdec_lib.report import run_context
 
-COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
+COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench`` and ``make bench-vllm`` measure, of
@@ -35,7 +35,7 @@ class NumberError(ValueError):
 class Number(NamedTuple):
     """A row of a chapter's table: ``value``, the ends of its 95 % interval, and the profile of its run.
 
-    ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
+    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
     text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
@@ -45,6 +45,7 @@ class Number(NamedTuple):
     timed: bool = False
     profile: str = ""
     words: str = ""
+    prompts: int | None = None
 
     def __format__(self, spec: str) -> str:
         if self.value is None:
@@ -81,8 +82,8 @@ def save(
 def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
     """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
     with path.open(encoding="utf-8", newline="") as file:
-        before = {row["key"]: tuple(row[name] for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
-    _write(path, [before.get(row[0], row)[:5] + ("", row[6]) for row in rows])
+        before = {row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
+    _write(path, [(*before.get(row[0], row)[:5], "", *row[6:]) for row in rows])
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
@@ -98,6 +99,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     low = high = words = ""
+    prompts = str(value.prompts or "") if isinstance(value, Interval) else ""
     if isinstance(value, Interval) and value.known:
         value, low, high = value.value, _written(value.low), _written(value.high)
     elif isinstance(value, Interval):
@@ -110,7 +112,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
         raise NumberError(
             f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
         )
-    return (key, _written(value), low, high, "yes" if timed else "", profile, words)
+    return (key, _written(value), low, high, "yes" if timed else "", profile, words, prompts)
 
 
 def _written(value: float | int | bool | None) -> str:
@@ -139,6 +141,7 @@ def read(path: Path) -> dict[str, Number]:
                 bool(row["timed"]),
                 row["profile"],
                 row["words"],
+                number(row.get("prompts") or ""),
             )
             for row in csv.DictReader(file)
         }
