@@ -35,8 +35,9 @@ class NumberError(ValueError):
 class Number(NamedTuple):
     """A row of a chapter's table: ``value``, the ends of its 95 % interval, and the profile of its run.
 
-    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
-    text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
+    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says
+    that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a text,
+    ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
     value: float | int | None
@@ -82,7 +83,9 @@ def save(
 def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
     """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
     with path.open(encoding="utf-8", newline="") as file:
-        before = {row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
+        before = {
+            row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]
+        }
     _write(path, [(*before.get(row[0], row)[:5], "", *row[6:]) for row in rows])
 
 
