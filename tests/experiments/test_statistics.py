@@ -77,7 +77,7 @@ def test_one_prompt_alone_has_no_interval_samples_without_a_rate_are_left_out_an
     silent = ratio_of_rates(Counts([6, 0, 0], [2, 0, 0]), Counts([4, 0, 0], [2, 0, 0]), ["a", "b", "c"])
     assert silent.value == 1.5 and math.isnan(silent.low) and math.isnan(silent.high)
     # Two prompts of four have a draft: samples without either have no acceptance rate.
-    assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0])) [:3] == (1 / 3, 0.25, 0.5)
+    assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0]))[:3] == (1 / 3, 0.25, 0.5)
     with pytest.raises(ValueError, match="2, 3, 2 values; expected as many of each"):
         pooled_rate(Counts([1, 2], [1, 2, 3]))
     with pytest.raises(ValueError, match="as many of each"):
