@@ -23,6 +23,7 @@ _HOMES = {
     "Notice": "display.session",
     "notice": "display.session",
     "provenance_table": "display.session",
+    "times_table": "display.session",
     "plots": "plots",
 }
 __all__ = sorted(_HOMES)
