@@ -12,7 +12,6 @@ from specdec_lib import paths
 
 
 def run(
-    profile: Annotated[str, typer.Option(help="smoke, default or full.")] = "default",
     only: Annotated[list[str] | None, typer.Option(metavar="01", help="One notebook; may be repeated.")] = None,
     parameter: Annotated[
         list[str] | None,
@@ -29,7 +28,7 @@ def run(
     from specdec_lib.report.build import runner
 
     with recordings.fresh_folder() if fresh else nullcontext():
-        failed = runner.run(profile, only or (), parameter or (), force or fresh)
+        failed = runner.run(only or (), parameter or (), force or fresh)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -66,5 +65,5 @@ def rows(
         asked.setdefault(chapter, []).append(name)
     for chapter, names in asked.items():
         os.environ[evidence.MAKE] = " ".join(names)
-        if runner.run("default", [chapter], force=True):
+        if runner.run([chapter], force=True):
             raise typer.Exit(1)
