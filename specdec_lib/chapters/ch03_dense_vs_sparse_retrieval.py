@@ -21,10 +21,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
 from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import stores
 from specdec_lib.experiments.committed_rows import WIDTHS
@@ -44,6 +46,7 @@ from specdec_lib.experiments.published_sets.replies import (
     wizardcoder_replies,
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_each
+from specdec_lib.experiments.released_sampling import rows as released_rows
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.retrieval import KeepsMatches, Remembered, record_replies, remembered
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate, ratio_of_rates
@@ -64,8 +67,14 @@ def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | No
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with each prompt named by its task too, as the rates of this chapter need it."""
-    return rows.assign(prompt=rows.task + " " + rows.prompt)
+    """Rows with each prompt named by its task too, as the rates of this chapter need it, and the way of decoding."""
+    way = np.where(rows.temperature == 0, "greedy", "nucleus")
+    return rows.assign(prompt=rows.task + " " + rows.prompt, way=way)
+
+
+def in_ways(rows: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Named rows by way of decoding and method."""
+    return {way: dict(list(part.groupby("method"))) for way, part in rows.groupby("way")}
 
 
 def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
@@ -302,6 +311,91 @@ def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
     return found
 
 
+# DReSD's shapes, and REST by itself ------------------------------------------------------------------------------
+
+#: Lengths of DReSD's ten drafts, and numbers of its drafts of ten tokens (Figure 7).
+LENGTHS, NUMBERS = (1, 2, 4, 6, 10, 20), (1, 3, 5, 10, 20)
+#: The shapes that the paper takes greedily and sampled, and the one that its authors match to REST's, as number x length.
+DEEP, WIDE, MATCHED = "3 x 20", "10 x 10", "10 x 6"
+#: Longest suffixes that REST looks up, and numbers of its nodes (REST, Figures 3 and 12).
+SUFFIXES, TREE_NODES = (1, 2, 4, 6, 8, 16), (8, 16, 32, 64, 128, 256)
+PUBLISHED = "as published"
+#: What is tried of REST on the largest of its stores.
+REST_VARIANTS: dict[str, dict[str, Any]] = {
+    "n from 1": {"min_ngram": 1},
+    "released selection": {"selection": "released"},
+    "random selection, 8 x 8": {"selection": "random", "length": 8},
+    "as DReSD ran it": AS_DRESD_RAN_IT,
+    **{
+        f"suffixes up to {n}, {how}": {"max_ngram": n, "min_ngram": min(2, n), "subsample": how}
+        for n in SUFFIXES
+        for how in ("lexicographic", "uniform")
+    },
+    **{f"{nodes} nodes": {"choices": nodes} for nodes in TREE_NODES},
+}
+
+
+def shape_counts(recordings: Sequence[Recording], sparse: SuffixIndex, dense: DenseIndex) -> pd.DataFrame:
+    """Rows of DReSD in several shapes, named as ``10 x 6``, of REST on the same store, of prompt lookup, and of ``both``: its
+    drafts in one tree with DReSD's, where a wide pass costs no more."""
+    looked_up = Remembered(dense, recordings)
+    shapes = {(10, length) for length in LENGTHS} | {(number, 10) for number in NUMBERS} | {(3, 20)}
+    drafters = {f"{number} x {length}": Dresd(looked_up, number, length) for number, length in sorted(shapes)}
+    drafters |= {"REST": Rest(sparse), "REST, n from 1": Rest(sparse, min_ngram=1), "PLD": PromptLookup(num_tokens=10)}
+    sources = {"DReSD": drafters[MATCHED], "PLD": drafters["PLD"]}
+    drafters["both"] = OneTree(sources, PassPrices({1: 1.0, 256: 1.0}), rate=0.0)
+    return table(recordings, replay_each(recordings, drafters))
+
+
+def store_counts(recordings: Sequence[Recording], parts: Sequence[SuffixIndex]) -> pd.DataFrame:
+    """Rows of REST with stores of growing size, and of its variants with the largest; ``row_tokens`` are those of its drafts
+    written as rows, one a leaf, as the released code does."""
+    drafters: dict[tuple[str, int], Drafter] = {(PUBLISHED, part.store.count): Rest(part) for part in parts}
+    biggest = parts[-1]
+    drafters |= {(name, biggest.store.count): Rest(biggest, **how) for name, how in REST_VARIANTS.items()}
+    return pd.concat(
+        [
+            table(recordings, {method: runs}).assign(
+                stored=stored,
+                row_tokens=[sum(len(row) for s in run.steps for row in released_rows(s.tree)) for run in runs],
+            )
+            for (method, stored), runs in replay_each(recordings, drafters).items()
+        ],
+        ignore_index=True,
+    )
+
+
+# What is said of all settings ------------------------------------------------------------------------------------
+
+
+def leads(rows: pd.DataFrame, version: str) -> list[Interval]:
+    """DReSD's tokens per pass over those of a version of REST in every setting."""
+    return [ratio(*pair) for pair in settings(rows, "DReSD", version)]
+
+
+def at_end(rows: pd.DataFrame, version: str, which: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Pairs of DReSD and a version of REST, one a way of decoding, with the smallest (``"min"``) or the largest (``"max"``) store
+    of other people's code."""
+    text = rows[rows.store == "packages"]
+    return settings(text[text.stored == text.stored.agg(which)], "DReSD", version, ["way"])
+
+
+def lead_change(rows: pd.DataFrame, version: str) -> Interval:
+    """DReSD's lead over a version of REST with the largest of these stores over that with the smallest."""
+    frames = [frame for which in ("max", "min") for pair in at_end(rows, version, which) for frame in pair]
+
+    def change(*rates: Any) -> Any:
+        last, first = np.split(np.log(np.divide(rates[::2], rates[1::2])), 2)
+        return np.exp((last - first).mean(axis=0))
+
+    return of_rates(frames, change)
+
+
+def at_price(rows: pd.DataFrame, step: float) -> Interval:
+    """Speed-up where every pass costs as much, in plain passes."""
+    return of_rates([rows], lambda tokens: tokens / step)
+
+
 # REST on recorded outputs of large models ------------------------------------------------------------------------
 #
 # No store holds an answer to a question that is replayed, whoever gave it, and the chat store no text by a model of a replayed
@@ -322,7 +416,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "released selection": {"selection": "released"},
     "as DReSD ran it": AS_DRESD_RAN_IT,
 }
-PUBLISHED = "as published"
 #: The cases that stand for the papers' settings; variants are tried on the greedy ones.
 CHAT, CODE, CODE_SAMPLED = "Vicuna-7B v1.5, MT-Bench", "WizardCoder-15B, HumanEval", "CodeGen-16B, HumanEval"
 #: Bytes a token of a released datastore: 2 of the token, 4 of the suffix array.

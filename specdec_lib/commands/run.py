@@ -12,7 +12,6 @@ from specdec_lib import paths
 
 
 def run(
-    profile: Annotated[str, typer.Option(help="smoke, default or full.")] = "default",
     only: Annotated[list[str] | None, typer.Option(metavar="01", help="One notebook; may be repeated.")] = None,
     parameter: Annotated[
         list[str] | None,
@@ -29,7 +28,7 @@ def run(
     from specdec_lib.report.build import runner
 
     with recordings.fresh_folder() if fresh else nullcontext():
-        failed = runner.run(profile, only or (), parameter or (), force or fresh)
+        failed = runner.run(only or (), parameter or (), force or fresh)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -49,6 +48,7 @@ def rows(
         str(path.relative_to(evidence.FOLDER)).removesuffix(".csv.gz") for path in evidence.FOLDER.rglob("*.csv.gz")
     }
     seconds = {name: evidence.read(name)[1]["seconds"] for name in known}
+    asked: dict[str, list[str]] = {}
     for name in which or sorted({name.split("/")[0] for name in known}):
         chapter, _, file = name.partition("/")
         if not (chapter.isdigit() and len(chapter) == 2):
@@ -62,6 +62,8 @@ def rows(
             else f"{name}: how long it takes is not known",
             flush=True,
         )
-        os.environ[evidence.MAKE] = name
-        if runner.run("default", [chapter], force=True):
+        asked.setdefault(chapter, []).append(name)
+    for chapter, names in asked.items():
+        os.environ[evidence.MAKE] = " ".join(names)
+        if runner.run([chapter], force=True):
             raise typer.Exit(1)

@@ -42,7 +42,7 @@ from specdec_lib.models.fingerprint import fingerprint
 FOLDER = paths.DATA / "rows"
 #: What tells one row from another, and further columns that a file may name.
 KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
-#: Names the rows that a run makes and writes: those of a chapter, ``01``, or one file of it, ``01/greedy``.
+#: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 6.0
@@ -199,7 +199,10 @@ class Evidence:
 
     def reads(self, name: str) -> bool:
         """Whether the rows of an experiment are those that are committed, not made by this run."""
-        return self.published and os.environ.get(MAKE) not in (self.chapter, f"{self.chapter}/{name}")
+        return self.published and not self._makes(name)
+
+    def _makes(self, name: str) -> bool:
+        return not {self.chapter, f"{self.chapter}/{name}"}.isdisjoint(os.environ.get(MAKE, "").split())
 
     def rows(
         self,
@@ -222,7 +225,7 @@ class Evidence:
             parts = {part: model for part, model in self.models.items() if part in models}
             return replace(self, models=parts, own=self.own if parts else ()).rows(name, make, prompts, stores, key)
         full, stores = f"{self.chapter}/{name}", stores or {}
-        if os.environ.get(MAKE) in (self.chapter, full):
+        if self._makes(name):
             return self._made(full, make, prompts, stores, key)
         if self.own:
             return make(first_of_each(prompts, self.own_prompts))

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.files import replacing
+from specdec_lib.files import read_json, replacing
 from specdec_lib.report import run_context
 
-COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words", "prompts")
+COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench`` and ``make bench-vllm`` measure, of
@@ -33,7 +33,7 @@ class NumberError(ValueError):
 
 
 class Number(NamedTuple):
-    """A row of a chapter's table: ``value``, the ends of its 95 % interval, and the profile of its run.
+    """A row of a chapter's table: ``value`` and the ends of its 95 % interval.
 
     ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says
     that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a text,
@@ -44,7 +44,6 @@ class Number(NamedTuple):
     low: float | None = None
     high: float | None = None
     timed: bool = False
-    profile: str = ""
     words: str = ""
     prompts: int | None = None
 
@@ -72,8 +71,7 @@ def save(
         raise NumberError(f"{min(twice)!r} is counted and timed; expected it in one of the two")
     run = run_context.current()
     path = (run.folder if run else Path()) / f"{chapter}.csv"
-    profile = run.profile if run else ""
-    rows = [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())]
+    rows = [_row(key, value, key in timed) for key, value in (*counted.items(), *timed.items())]
     _write(path, rows)
     if published and run:
         _renew(COMMITTED / path.name, rows)
@@ -86,7 +84,7 @@ def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
         before = {
             row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]
         }
-    _write(path, [(*before.get(row[0], row)[:5], "", *row[6:]) for row in rows])
+    _write(path, [before.get(row[0], row) for row in rows])
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
@@ -96,7 +94,7 @@ def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
         writer.writerows(rows)
 
 
-def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
+def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
     if not key.isidentifier():
         raise NumberError(f"{key!r} is no key; expected letters, digits and underscores")
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -115,7 +113,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
         raise NumberError(
             f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
         )
-    return (key, _written(value), low, high, "yes" if timed else "", profile, words, prompts)
+    return (key, _written(value), low, high, "yes" if timed else "", words, prompts)
 
 
 def _written(value: float | int | bool | None) -> str:
@@ -142,7 +140,6 @@ def read(path: Path) -> dict[str, Number]:
                 number(row["low"]),
                 number(row["high"]),
                 bool(row["timed"]),
-                row["profile"],
                 row["words"],
                 number(row.get("prompts") or ""),
             )
@@ -165,6 +162,14 @@ def executed_files(executed: Path | None = None) -> dict[str, Path]:
     """The file that each executed notebook wrote, by the number of its chapter; ``executed`` is ``book/notebooks`` by default."""
     folder = executed or paths.root() / "book" / "notebooks"
     return {path.stem: path for path in sorted(folder.glob("files/*/??.csv"))}
+
+
+def target_of(path: Path) -> str:
+    """The target model of the run that wrote a file of numbers, by what it says of its origin."""
+    from specdec_lib.report.display import provenance
+
+    about = read_json(path.with_name(provenance.FILE)) or {}
+    return str(about.get("parameters", {}).get("target", MISSING))
 
 
 def tables() -> dict[str, dict[str, Number]]:

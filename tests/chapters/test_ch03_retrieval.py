@@ -14,7 +14,7 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import committed_rows, evidence, recorded_runs, stores
+from specdec_lib.experiments import committed_rows, evidence, recorded_runs, results, stores
 from specdec_lib.experiments import prompts as book_prompts
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.package_files import package_files
@@ -95,6 +95,57 @@ def test_settings_pair_the_same_store_size_way_and_group():
         assert (ours.method.item(), theirs.method.item()) == ("ours", "theirs")
         assert ours.drop(columns="method").values.tolist() == theirs.drop(columns="method").values.tolist()
     assert len(retrieval.settings(pd.DataFrame(rows), "ours", "theirs", ["store"])) == 2
+
+
+def growing(lead):
+    """Rows of two methods whose ratio of tokens per pass is ``lead`` of the size of the store."""
+    rows = []
+    for prompt, stored, way, method in itertools.product("abc", (10, 1000), ("greedy", "nucleus"), ("DReSD", "REST")):
+        tokens = 100 * (lead(stored) if method == "DReSD" else 1)
+        rows.append({"prompt": prompt, "stored": stored, "way": way, "method": method, "tokens": tokens, "passes": 100})
+    return pd.DataFrame(rows).assign(store="packages", group="code")
+
+
+def test_the_lead_in_every_setting_and_its_change_from_the_smallest_store_to_the_largest():
+    rows = growing(lambda stored: 1.5 if stored == 10 else 0.9)
+    elsewhere = growing(lambda stored: 7.0).assign(store="own", stored=lambda own: 10 * own.stored)
+    both = pd.concat([rows, elsewhere])
+    assert [each.value for each in retrieval.leads(rows, "REST")] == pytest.approx([1.5, 1.5, 0.9, 0.9])
+    last, first = (retrieval.geometric_mean(retrieval.at_end(both, "REST", end)) for end in ("max", "min"))
+    assert (last.value, first.value) == pytest.approx((0.9, 1.5)), "the larger store of another text does not count"
+    assert retrieval.lead_change(both, "REST") == pytest.approx((0.6,) * 3)
+    assert retrieval.at_price(rows[rows.method == "REST"], 1.25).value == pytest.approx(0.8)
+
+
+def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    prompts = book_prompts.load("report", ("code editing",), 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 16, Capture(layers=(LAST,)))
+    index = stores.text_store("stdlib", tokenizer, 2_000)
+    dense = stores.dense_index(stores.dense_states(model, index), index)
+    counted = ["tokens", "passes", "drafted", "accepted"]
+
+    def alone(drafter):
+        return results.table(recorded, {"one": replay_all(recorded, drafter)})[counted].values.tolist()
+
+    shapes = retrieval.in_ways(retrieval.named(retrieval.shape_counts(recorded, index, dense)))["greedy"]
+    for name in (retrieval.DEEP, retrieval.WIDE, retrieval.MATCHED):
+        number, length = map(int, name.split(" x "))
+        assert shapes[name][counted].values.tolist() == alone(Dresd(dense, number, length))
+    assert shapes["REST"][counted].values.tolist() == alone(Rest(index))
+    assert shapes["both"].accepted.item() >= shapes["PLD"].accepted.item()
+    parts = [stores.first_part(index, 500), index]
+    rows = retrieval.store_counts(recorded, parts)
+    of = dict(list(rows.groupby(["method", "stored"])))
+    assert {name for name, stored in of if stored == parts[0].store.count} == {retrieval.PUBLISHED}
+    assert {name for name, stored in of if stored == index.store.count} == {
+        retrieval.PUBLISHED,
+        *retrieval.REST_VARIANTS,
+    }
+    for name, how in retrieval.REST_VARIANTS.items():
+        assert of[name, index.store.count][counted].values.tolist() == alone(Rest(index, **how))
+    assert (rows.row_tokens >= rows.drafted).all(), "rows hold the tokens that they share once each"
 
 
 def test_a_line_is_found_again_at_any_size():

@@ -111,9 +111,9 @@ def options(words: list[str]) -> dict:
 
 
 def plans(words: list[str]) -> None:
-    """``run`` finds notebooks, profile and parameters, as it does before anything is executed."""
+    """``run`` finds notebooks and parameters, as it does before anything is executed."""
     own = options(words)
-    assert plan.make_plan(own["profile"], own["only"] or (), own["parameter"] or ())
+    assert plan.make_plan(own["only"] or (), own["parameter"] or ())
 
 
 def installs(words: list[str]) -> None:

@@ -29,7 +29,7 @@ class Parameters(dict[str, Any]):
 
 
 #: Parameters that change where a notebook runs and how much of it, and nothing of what a row counts.
-_NOT_MEASURED = ("profile", "device", "own_prompts")
+_NOT_MEASURED = ("device", "own_prompts")
 
 
 def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()) -> Parameters:
@@ -47,11 +47,6 @@ def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()
     given = _injected_names(history[index + 1]) if index + 1 < len(history) else []
     values = {name: namespace[name] for name in [*declared, *given]}
     checked = params.validate(values, declared)
-    if "profile" in given and run_context.current() is None and checked["profile"] != declared["profile"].default:
-        raise params.UsageError(
-            f"profile {checked['profile']!r} would be a label alone: a profile's counts come with 'python -m specdec_lib run "
-            f"--profile {checked['profile']}'"
-        )
     namespace.update(checked)
     plots.use_style()
     if run_context.current() is not None:

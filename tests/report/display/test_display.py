@@ -81,7 +81,7 @@ def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_c
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    context = run_context.RunContext("04_x", "smoke", str(tmp_path / "files" / "04_x"), "")
+    context = run_context.RunContext("04_x", str(tmp_path / "files" / "04_x"), "")
     monkeypatch.setenv(run_context.VARIABLE, context.dumps())
     return tmp_path
 
@@ -129,7 +129,7 @@ def test_what_is_saved_is_read_back(run):
     path = numbers.save("04", counted, timed={"seconds": 2.5})
     found = numbers.read(path)
     assert path == run / "files" / "04_x" / "04.csv" and list(found) == [*counted, "seconds"]
-    assert found["ratio"] == Number(1.23457, 1.0, 1.5, profile="smoke")
+    assert found["ratio"] == Number(1.23457, 1.0, 1.5)
     assert f"{found['unknown']:.2f}" == "1.50" and f"{found['ratio']:.2f}" == "1.23 (1.00\u2060–\u20601.50)"
     kinds = {name: type(found[name].value) for name in ("count", "share", "scalar", "yes")}
     assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}
