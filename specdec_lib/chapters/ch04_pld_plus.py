@@ -33,10 +33,10 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import results
-from specdec_lib.experiments.committed_rows import committed
+from specdec_lib.experiments import evidence, papers_prompts, results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import (
     Reply,
@@ -71,6 +71,17 @@ PUBLISHED: dict[str, str] = {
 #: the share of the found ones that are attributed to their origin.
 PRECISION, RECALL, F1 = ("found", "attributed"), ("found", "copied"), ("found", "either")
 RIGHT_PLACE = ("exact", "located")
+
+PARTIAL = "PLD, partial drafts, 10"
+PARTIAL_70 = "PLD, partial drafts, 70"
+SHOWN = [  # of :func:`ratios_by_task`, in the chapter's table
+    "(h) over PLD",
+    "(h) over PLD, partial",
+    "(h) over its closest rival",
+    "(a) over its closest rival",
+    "(h) over PLD, sampled",
+    "(h) over REST, sampled",
+]
 
 
 class Choice(NamedTuple):
@@ -206,6 +217,27 @@ def on_common_outputs(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFram
     return own[own.groupby(results.OUTPUT).method.transform("nunique") == len(set(methods))]
 
 
+def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, prices: Mapping[int, float]) -> pd.DataFrame:
+    """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
+
+    Speeds are compared at ``prices``, unless the column says tokens per pass. The closest rival is the one that is led least,
+    a draft model's passes counted.
+    """
+    costed = papers_prompts.with_cost(greedy, prices, published_draft_price())
+    columns = {}
+    for name, method in {"(h)": "PLD+ (h)", "(a)": "PLD+ (a)"}.items():
+        for rival, other in {"PLD": "PLD", "PLD, partial": PARTIAL, "REST": "REST"}.items():
+            for rows, how in ((greedy, ""), (sampled, ", sampled")):
+                columns[f"{name} over {rival}{how}"] = results.ratio(rows, method, other, results.SPEED, "task")
+        columns[f"{name} over its closest rival"] = {
+            task: papers_prompts.least_lead(rows, method) for task, rows in costed.groupby("task")
+        }
+    for first, second in (("PLD+ (h)", "PLD+ (a)"), ("REST", "PLD")):
+        name = f"tokens per pass, {first.removeprefix('PLD+ ')} over {second.removeprefix('PLD+ ')}"
+        columns[name] = results.ratio(greedy, first, second, by="task")
+    return pd.DataFrame(columns)
+
+
 def sampled_over_greedy(sampled: pd.DataFrame, greedy: pd.DataFrame, method: str) -> Interval:
     """Tokens per pass of a method on sampled outputs over those on greedy outputs to the same prompts."""
     hot = sampled[sampled.method == method].assign(method="sampled")
@@ -245,10 +277,8 @@ def base_over_tuned(known: pd.DataFrame) -> Interval:
 
 def rest_on_mt_bench(prices: Mapping[int, float]) -> Interval:
     """Speed of REST as published on Vicuna's answers to MT-Bench, with the largest of its own stores."""
-    rows = committed("retrieval_rest")[0]
-    rows = rows[
-        (rows.case == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.variant == "as published")
-    ]
+    rows = evidence.read("03/recorded")[0]
+    rows = rows[(rows.task == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.method == "as published")]
     rows = rows[rows.stored == rows.stored.max()].sort_values("prompt")
     return results.rate(results.priced(rows.assign(task="MT-Bench"), prices), results.SPEED)
 

@@ -42,7 +42,8 @@ def decoded(
     """Rows of real runs with each drafter, cold; those that keep the distribution alone are left out of sampled text.
 
     ``length``: tokens of the output; ``differs``: whether it is another text than plain decoding's; ``unexplained``: and rounding
-    does not explain it; ``other_steps``: whether a replay of the recording takes other steps, NaN where there is none.
+    does not explain it; ``other_steps``: whether a replay of the recording drafts or accepts other tokens at some step, NaN where
+    there is none. The scores of a draft's nodes may differ by rounding: a replay sees states of one pass over the whole text.
     """
     judge, frames = Judge(model), []
     for sampling in samplings:
@@ -57,7 +58,7 @@ def decoded(
             if recorded_runs.can_be_replayed(recordings, drafters[name]):
                 again = recorded_runs.replay_all(recordings, drafters[name])
                 steps = [
-                    None if verdict else not comparison.same_steps(run, replayed)
+                    None if verdict else comparison.apart([run], [replayed])[1]
                     for verdict, run, replayed in zip(verdicts, runs, again, strict=True)
                 ]
             frames.append(

@@ -25,6 +25,7 @@ from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.recordings import record_once
@@ -267,6 +268,29 @@ def test_methods_are_compared_on_the_outputs_that_all_of_them_have():
     rows = pd.concat([runs("a", [1, 2, 3]), runs("b", [4, 5]), runs("c", [6])])
     assert plus.on_common_outputs(rows, ["a", "b"]).passes.tolist() == [1, 2, 4, 5]
     assert plus.on_common_outputs(rows, ["a", "b", "c"]).passes.tolist() == [1, 4, 6]
+
+
+def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_least():
+    passes = {
+        "PLD+ (h)": 2, "PLD+ (a)": 4, "PLD": 3, "PLD, partial drafts, 10": 5, "REST": 6, "SpecDec": 2,
+    }  # fmt: skip
+    prices = {1: 1.0, 11: 2.0}
+
+    def of(scale):
+        widths = {name: np.array([0, scale * count]) for name, count in passes.items()}
+        return pd.concat([
+            runs(name, [scale * count] * 2, drafted=4 * scale).assign(widths=[widths[name]] * 2)
+            for name, count in passes.items()
+        ]).pipe(results.priced, prices)  # fmt: skip
+
+    found = plus.ratios_by_task(of(1), of(3), prices).loc["t"].map(lambda interval: interval.value)
+    assert found["(h) over PLD"] == pytest.approx(3 / 2)
+    assert found["(a) over PLD, partial, sampled"] == pytest.approx(5 / 4)
+    # SpecDec has the fewest passes, but those of its draft model count.
+    draft_pass = published_draft_price()
+    assert found["(h) over its closest rival"] == pytest.approx(min(3, 2 + 4 * draft_pass) / 2)
+    assert found["tokens per pass, (h) over (a)"] == pytest.approx(2)
+    assert found["tokens per pass, REST over PLD"] == pytest.approx(3 / 6)
 
 
 def test_sampled_outputs_are_compared_with_greedy_ones_of_their_prompts_and_drawn_rivals_count_together():
