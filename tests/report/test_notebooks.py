@@ -76,7 +76,7 @@ def shares(*names: str) -> list[str]:
 #: What holds of the numbers of each notebook, in their order.
 IDENTITIES: list[list[str]] = [
     [LOSSLESS, REPLAYS, "balance_faults == 0 < balance_runs", *shares("looped_share")],
-    shares("variance_64", "share_matched", "share_short", "share_long", "ivf_recall"),
+    shares("variance_64", "share_matched", "share_short", "ivf_recall"),
     [LOSSLESS, REPLAYS] + shares("bias_rest_mean", "bias_dresd_largest", "rest_draft_time_share"),
     [LOSSLESS, REPLAYS, "0 < heads_credited <= heads_total"],
     [
