@@ -139,7 +139,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", lambda words: None),  # tests/report/test_pages.py looks its target up
     (r"(pip install|conda env create) ", installs),
-    (r"git diff data/results/cpu$", lambda words: None),
+    (r"git diff data$", lambda words: None),
 ]
 
 
