@@ -24,7 +24,7 @@ from specdec_lib.decoding.loop import Limits, ModelVerifier, decode
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import ACCEPT, distribution
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.drafters import DraftModel
+from specdec_lib.drafters import DraftModel, Rest
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, Unavailable
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PAGES = (VERIFIER, *dict.fromkeys(method.page for method in METHODS.values()))
 WORKED, SAME = "worked-example", "same-prompt"
+ONE_TOKEN = "REST, matches from one token on"
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
 """Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 
@@ -102,8 +103,9 @@ class Examples:
         return runs
 
     def all_drafters(self) -> dict[str, Drafter]:
-        """Every method and variant of the table that these models have what it needs for."""
-        drafters = {}
+        """Every method and variant of the table that these models have what it needs for, and REST for the shortest matches, since
+        REST drafts nothing where no two tokens match."""
+        drafters: dict[str, Drafter] = {ONE_TOKEN: Rest(self.bench.sparse, min_ngram=1)}
         for name, method in METHODS.items():
             for label, make in {name: method.make, **method.variants}.items():
                 try:
