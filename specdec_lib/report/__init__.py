@@ -19,6 +19,8 @@ _HOMES = {
     "save": "numbers",
     "Markup": "display.tables",
     "Table": "display.tables",
+    "rename_prompt": "display.same_prompt",
+    "same_prompt": "display.same_prompt",
     "stepper": "display.stepper",
     "Notice": "display.session",
     "notice": "display.session",
