@@ -69,7 +69,9 @@ def test_every_parameter_that_a_page_names_is_one_of_its_notebook():
     sources = [*PAGES, *ROOT.glob("README.md"), ROOT / "CHANGELOG.md", *(ROOT / "notebooks").glob("*.ipynb")]
     told = set()
     for path in sources:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").partition("\n## [1.0.0]")[
+            0
+        ]  # what the change log says of older versions stays
         told |= {(path.name, *found) for found in re.findall(r"\b(0\d)\.([a-z_]+)=", text)}
     assert len(told) > 8 and [one for one in told if one[2] not in declared[one[1]]] == []
 
