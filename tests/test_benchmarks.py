@@ -150,5 +150,5 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     assert not any("drafted" in key for key in found)
     figure = pictures.in_a_server(numbers.read(numbers.save("serving", {}, found)))
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
-        "vLLM's ngram", "SuffixDecoding, length by price",
+        "vLLM's ngram", "SuffixDecoding, sized by cost",
     ]  # fmt: skip
