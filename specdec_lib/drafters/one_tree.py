@@ -13,7 +13,7 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
@@ -23,6 +23,8 @@ from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
 _PROBE_EVERY = 64
+#: One-token passes that drafts may cost more than they saved before sources are left alone, and for how many steps they are.
+_LOSS, _REST = 3.0, 16
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
@@ -89,7 +91,8 @@ class OneTree(Drafter):
     the expected tokens of the step per unit of price: P(v) is the probability that the target's output goes through v, c the
     price of a pass by its width, t what the step costs besides it, and a source's price what it costs to ask it for a draft
     (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
-    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`).
+    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`). Where ``prices``
+    say what drafting costs, no source is asked for some steps once drafts have cost more time than they saved.
 
     Every candidate is verified by the one draw that the target makes at its parent, so the output is that of plain decoding
     token for token. A draft model drafts greedily for that reason, whatever the target does.
@@ -163,6 +166,9 @@ class OneTree(Drafter):
         #: Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
         self.expected, self.drafted = 1.0, 0
         self._steps = 0
+        # By how many one-token passes drafts were slower than plain decoding lately; steps without drafts that are left; the
+        # price of the step under way, None where it had no draft.
+        self._lost, self._resting, self._spent = 0.0, 0, None
 
     def reset(self) -> None:
         self._forget()
@@ -182,6 +188,10 @@ class OneTree(Drafter):
         tree = self._tree
         tree.clear()
         self._proposed_at, self._steps, self._judged = len(context.tokens), self._steps + 1, False
+        self._spent, self.expected = None, 1.0
+        if self._resting:
+            self._resting -= 1
+            return EMPTY
         sunk = self.step_price
         for number, (name, source) in enumerate(self.sources.items()):
             drawing = isinstance(source, AdaptiveDraftModel)
@@ -203,6 +213,7 @@ class OneTree(Drafter):
             tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
+        self._spent = self._curve[len(nodes)] + sunk
         scores = tree.probability[nodes]
         self.expected = 1.0 + float(scores.sum())
         labels = [self._labels(mask) for mask in (tree.proposed[nodes] @ self._bits).tolist()]
@@ -214,6 +225,12 @@ class OneTree(Drafter):
         for source in self.sources.values():
             topk = source.capture.topk
             source.verified(tree, path, outputs.top(topk) if topk else None)
+        if self.prices.drafting and self._spent is not None:
+            plain = self._spent / (1.0 + self.prices.step)  # what plain decoding emits meanwhile
+            self._lost = max(0.0, self._lost + plain - 1 - len(path))
+            if self._lost > _LOSS:
+                self._lost, self._resting = _LOSS / 2, _REST
+        self._spent = None
         merged = self._tree
         # Where nothing was proposed for the pass, the merged draft is that of an earlier one, which was judged then.
         if not merged.count or self._judged:
