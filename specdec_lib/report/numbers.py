@@ -22,9 +22,9 @@ from specdec_lib.report import run_context
 COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
-#: Files of chapters, of what ``make bench`` and ``make bench-vllm`` measure, of
+#: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
-_FILES = ("??.csv", "seconds.csv", "serving.csv", "released.csv", "marks.csv")
+_FILES = ("??.csv", "seconds.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
 
 
