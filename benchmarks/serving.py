@@ -138,7 +138,6 @@ class Served:
         while len(running) < size:
             add()
         total, began = 0, time.perf_counter()
-        outputs = 0
         while len(running) == size:
             for output in engine.step():
                 now = time.perf_counter()
@@ -149,7 +148,6 @@ class Served:
                 first.setdefault(name, (now, said))
                 last[name] = now, said
                 if output.finished:
-                    outputs += 1
                     running.pop(name)
                     if coming:
                         add()

@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+import vllm
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Sampling, paths
@@ -17,7 +18,6 @@ from specdec_lib.experiments.rounding import Judge
 from specdec_lib.models import smollm2
 from tests.datastores import stores
 
-vllm = pytest.importorskip("vllm", reason="make test-vllm installs it")
 pytestmark = pytest.mark.vllm
 
 OURS = {"method": "custom_class", "model": "specdec_lib.vllm.Proposer", "num_speculative_tokens": 6}
