@@ -145,7 +145,7 @@ def read(path: Path) -> dict[str, Number]:
 
 
 def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
-    """The numbers of every file of a folder, by the number of its chapter, ``seconds``, ``serving``, ``released`` or ``marks``."""
+    """The numbers of every file of a folder, by the number of its chapter, or its name (:data:`_FILES`)."""
     return {path.stem: read(path) for pattern in _FILES for path in sorted(folder.glob(pattern))}
 
 
