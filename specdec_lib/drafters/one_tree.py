@@ -15,7 +15,7 @@ from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
-from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
+from specdec_lib.drafters.merged_tree import MergedTree, judge_sources, judged, learn
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.stopping import Round, StoppingRule
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
@@ -146,7 +146,6 @@ class OneTree(Drafter):
             self.capture |= source.capture
         self.replays = "never" if any(source.replays == "never" for source in sources.values()) else "any"
         self._tree = MergedTree(len(order), room)
-        self._bits = 1 << np.arange(len(order))
         # By a set of sources as bits: their names in one string, made when it is first needed.
         self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
         self._visited = np.zeros((2, room + 1), np.int64)
@@ -209,6 +208,8 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
+            if not len(draft):
+                continue
             known, lately = source.evidence(self._views[name]), self._lately[number]
             tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
@@ -216,9 +217,10 @@ class OneTree(Drafter):
         self._spent = self._curve[len(nodes)] + sunk
         scores = tree.probability[nodes]
         self.expected = 1.0 + float(scores.sum())
-        labels = [self._labels(mask) for mask in (tree.proposed[nodes] @ self._bits).tolist()]
         chosen = DraftTree.unchecked(tokens, parents)
-        return chosen.annotated(scores=scores.tolist(), sources=labels)
+        chosen.scores = scores.tolist()
+        chosen.sources = list(map(self._labels, tree.whose(nodes).tolist()))
+        return chosen
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Judge every source by what was emitted, whether its nodes were verified or not, and learn from it."""
@@ -238,7 +240,7 @@ class OneTree(Drafter):
         self._judged = True
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
         count = judged(emitted, merged.nodes, self._visited)
-        self._judge_sources(count)
+        judge_sources(self._visited, count, merged.nodes, merged.proposed, self._lately, self._streak)
         for place in range(count if self.observe else 0):
             nodes, hit = self._children(self._visited[0, place]), int(self._visited[1, place])
             self.observed.features.append(merged.features[nodes].copy())
@@ -253,15 +255,6 @@ class OneTree(Drafter):
             nodes.append(int(node))
             node = self._tree.next_sibling[node]
         return nodes
-
-    def _judge_sources(self, count: int) -> None:
-        for place in range(count):
-            proposed = self._tree.proposed[self._children(self._visited[0, place])].any(0)
-            hit = self._visited[1, place]
-            right = self._tree.proposed[hit] if hit >= 0 else np.zeros_like(proposed)
-            self._lately += np.where(proposed, 0.1 * (right - self._lately), 0.0)
-            self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
-        np.clip(self._lately, 0.02, 0.98, out=self._lately)
 
     def finish(self) -> None:
         self._tree.clear()

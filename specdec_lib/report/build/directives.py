@@ -27,7 +27,7 @@ import specdec_lib
 from specdec_lib import files, paths
 from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
-from specdec_lib.report import numbers, plots
+from specdec_lib.report import numbers, plots, serving
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
 
@@ -184,7 +184,7 @@ def _draw_pictures(app: Sphinx) -> None:
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
         drawing = pictures.tokens_per_second(tables["seconds"])
         drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
-        drawing = pictures.in_a_server(tables["serving"])
+        drawing = serving.figure(tables["serving"])
         drawing.savefig(folder / "serving.svg", metadata={"Date": None})
 
 
