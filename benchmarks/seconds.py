@@ -1,6 +1,6 @@
 """``make bench``: how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns.
 
-Writes ``data/results/cpu/seconds.csv``, which the page ``book/seconds.md`` shows. Seconds are those that the thread ran: a turn
+Writes ``data/results/cpu/seconds.csv``, which chapter 6 shows. Seconds are those that the thread ran: a turn
 of another program on its core does not count, and on an idle machine they are those of the clock.
 """
 

@@ -121,9 +121,9 @@ def tile(bits: int, group: int, minimum: bool, rows: int) -> Callable:
                     eight = builder.add(inner.index, _LONG(part * group // 8))  # inputs
                     own = builder.add(here, builder.mul(eight, _LONG(8 * bits)))
                     theirs = [builder.add(start, builder.mul(eight, _LONG(16))) for start in starts]
+                    packed = _at(builder, own, _PAIRS) if bits == 4 else None
                     for pair in range(4):
                         if bits == 4:
-                            packed = _at(builder, own, _PAIRS) if pair == 0 else packed
                             shift = ir.Constant(_PAIRS, [4 * pair] * 2 * OUTPUTS)
                             several = packed if pair == 0 else builder.lshr(packed, shift)
                             mask = ir.Constant(_PAIRS, [15] * 2 * OUTPUTS)

@@ -24,7 +24,7 @@ COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
-_FILES = ("??.csv", "seconds.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
+_FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
 
 

@@ -27,7 +27,7 @@ import specdec_lib
 from specdec_lib import files, paths
 from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
-from specdec_lib.report import numbers, plots, serving
+from specdec_lib.report import numbers, plots
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
 
@@ -169,7 +169,7 @@ def draw_methods(folder: Path) -> None:
 
 
 def _draw_pictures(app: Sphinx) -> None:
-    """Draw the figures that are no chapter's: methods, the worked example, what reproduces, seconds, and serving."""
+    """Draw the figures that are no chapter's: methods, the worked example, and what reproduces."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
@@ -182,10 +182,6 @@ def _draw_pictures(app: Sphinx) -> None:
         files.write_atomic(folder / "worked-example.html", worked)
         drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
-        drawing = pictures.tokens_per_second(tables["seconds"])
-        drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
-        drawing = serving.figure(tables["serving"])
-        drawing.savefig(folder / "serving.svg", metadata={"Date": None})
 
 
 def _name_packages(app: Sphinx, config: Config) -> None:
