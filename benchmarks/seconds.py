@@ -1,6 +1,6 @@
 """``make bench``: how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns.
 
-Writes ``data/results/cpu/seconds.csv``, which the page ``book/seconds.md`` shows. Seconds are those that the thread ran: a turn
+Writes ``data/results/cpu/seconds.csv``, which chapter 6 shows. Seconds are those that the thread ran: a turn
 of another program on its core does not count, and on an idle machine they are those of the clock.
 """
 
@@ -50,8 +50,8 @@ KINDS = {
 }
 #: By the word in the table's keys.
 OURS = {"plain": PLAIN, "pld": "PLD", "h": "PLD+ (h)", "specdec": "SpecDec", "eagle": "EAGLE", "one_tree": "One tree"}
-#: llama.cpp's ways: whether it looks its draft up in the prompt.
-LLAMA = {"llama": False, "llama_lookup": True}
+#: llama.cpp's ways: without drafts, and with those that it looks up in the prompt.
+LLAMA = ("llama", "llama_lookup")
 WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32), 400
 FIRST_TOKEN = (
     "import time; from specdec_lib import generate, load_model; model, tokenizer = load_model('smollm2'); "
@@ -110,14 +110,12 @@ def of_ours(model: PreTrainedModel, drafter: Any, new: int, steps: list) -> Run:
     return run
 
 
-def of_llama(file: Path, lookup: bool, new: int) -> Run:
-    """llama.cpp on the GGUF file itself, whose 4 bits a weight it computes with."""
+def of_llama(file: Path, drafter: Any, new: int) -> Run:
+    """llama.cpp on the GGUF file itself, whose 4 bits a weight it computes with, and with one of its drafters or none."""
     from llama_cpp import Llama
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    drafter = LlamaPromptLookupDecoding(3, draft_length("PLD", {})) if lookup else None
     threads = {"n_threads": 1, "n_threads_batch": 1}
-    model = Llama(str(file), n_ctx=1536, draft_model=drafter, logits_all=lookup, verbose=False, **threads)
+    model = Llama(str(file), n_ctx=1536, draft_model=drafter, logits_all=drafter is not None, verbose=False, **threads)
 
     def run(ids: list[int], note: Callable[..., None]) -> list[int]:
         model.reset()  # else it keeps what it computed of an equal prompt
@@ -142,7 +140,11 @@ def runs_of(pair: ModelPair, plain: PreTrainedModel, new: int, steps: Mapping[st
     draft = with_ids_of(pair.draft, vocabulary_size(plain))
     runs["transformers_assisted"] = of_transformers(plain, new, assistant_model=draft)
     if importlib.util.find_spec("llama_cpp"):
-        runs |= {name: of_llama(fetch(smollm2.FILE), lookup, new) for name, lookup in LLAMA.items()}
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        lookup = LlamaPromptLookupDecoding(3, draft_length("PLD", {}))
+        drafters = dict(zip(LLAMA, (None, lookup), strict=True))
+        runs |= {name: of_llama(fetch(smollm2.FILE), drafter, new) for name, drafter in drafters.items()}
     missing |= {name: "the extra bench" for name in LLAMA if name not in runs}
     print("".join(f"left out: {name}, which needs {what}\n" for name, what in missing.items()), end="")
     return runs

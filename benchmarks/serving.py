@@ -1,8 +1,9 @@
 """How fast vLLM serves SmolLM2 here: plain, with its own drafters, and with this library's, in turns.
 
-Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the page
-``book/in-vllm.md`` reads, and ``serving-prices.json``, what passes take. One engine works at a time. What is imported at the top of
-this file, an engine's worker imports too: where it finds numba, vLLM 0.32 ends.
+Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the book reads, after
+each round, and ``serving-prices.json``, what passes take. What it measured is kept in ``serving.part.json``: the same command goes
+on after an interruption. One engine works at a time. What is imported at the top of this file, an engine's worker imports too:
+where it finds numba, vLLM 0.32 ends.
 """
 
 from __future__ import annotations
@@ -137,7 +138,6 @@ class Served:
         while len(running) < size:
             add()
         total, began = 0, time.perf_counter()
-        outputs = 0
         while len(running) == size:
             for output in engine.step():
                 now = time.perf_counter()
@@ -148,7 +148,6 @@ class Served:
                 first.setdefault(name, (now, said))
                 last[name] = now, said
                 if output.finished:
-                    outputs += 1
                     running.pop(name)
                     if coming:
                         add()
@@ -194,8 +193,68 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
     return found
 
 
+#: The least that ours has to reach: over plain decoding with one request, and with any number of them.
+ONE, ANY = 1.25, 0.98
+
+
+def marks(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the lower ends of the intervals reach the marks; None without an interval of everything that a mark needs.
+
+    ``pays_up_to`` is the largest number of requests up to which ours is faster than plain decoding, 0 for none.
+    """
+
+    def reach(least: float, *keys: str, more: bool = False) -> bool | None:
+        if not all(key in found and found[key].known for key in keys):
+            return None
+        return all(found[key].low > least if more else found[key].low >= least for key in keys)
+
+    pays = 0
+    for size in SIZES:
+        if not reach(1.0, f"ours_over_plain_b{size}", more=True):
+            break
+        pays = size
+    return {
+        "mark_one_request": reach(ONE, "ours_over_plain_b1"),
+        "mark_every_batch": reach(ANY, *(f"ours_over_plain_b{size}" for size in SIZES)),
+        "mark_fixed_lengths": reach(1.0, *(f"ours_over_fixed{n}_b4" for n in range(1, MOST + 1)), more=True),
+        "mark_ngram": reach(1.0, *(f"ours_over_ngram_b{size}" for size in SIZES), more=True),
+        "pays_up_to": pays,
+    }
+
+
+class Parts:
+    """What each run gave, by round, size and way; on disk after each, and read again by the same command."""
+
+    def __init__(self, path: Path, options: Mapping[str, Any]):
+        self.path, self.options, self.runs = path, json.loads(json.dumps(options)), {}
+        if path.is_file():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["options"] != self.options:
+                raise ValueError(f"{path} is of a run with {kept['options']}; remove it, or give these options again")
+            self.runs = kept["runs"]
+            print(f"{len(self.runs)} runs are known from {path}")
+
+    def __contains__(self, key: tuple[int, int, str]) -> bool:
+        return "/".join(map(str, key)) in self.runs
+
+    def add(self, key: tuple[int, int, str], run: Mapping[str, float]) -> None:
+        self.runs["/".join(map(str, key))] = dict(run)
+        aside = self.path.with_suffix(".new")
+        aside.write_text(json.dumps({"options": self.options, "runs": self.runs}), encoding="utf-8")
+        aside.replace(self.path)
+
+    def measured(self, rounds: int) -> dict[tuple[str, int, str], list[float]]:
+        """By way, size and quantity, a number for each of the first rounds."""
+        found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+        for key in sorted(self.runs, key=lambda key: int(key.split("/")[0])):
+            number, size, way = key.split("/")
+            for quantity, value in self.runs[key].items() if int(number) < rounds else ():
+                found[way, int(size), quantity].append(value)
+        return found
+
+
 def main(
-    rounds: Annotated[int, typer.Option(help="Of turns.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Of turns; an interval of a median needs six.")] = 6,
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer; the least is half of it.")] = 40,
     out: Annotated[Path, typer.Option(help="Folder of the tables.")] = Path("data/results/cpu"),
     sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
@@ -219,6 +278,11 @@ def main(
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
     if not prices:
         prices = str((out / "serving-prices.json").resolve())
+    parts = Parts(
+        out / "serving.part.json",
+        {"tokens": tokens, "sizes": wanted, "fixed_at": fixed_at, "ways": ways, "prices": Path(prices).name},
+    )
+    if not parts.runs and Path(prices) == (out / "serving-prices.json").resolve():
         command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", prices]
         options = ["--tokens", str(MOST), "--engine", '{"dtype": "float32", "enforce_eager": true}']
         subprocess.run([*command, *options], check=True)
@@ -231,35 +295,46 @@ def main(
         print("suffix is left out: it needs the package arctic-inference")
     engines = {name: Served(folder, name, longest) for name in names}
     fixed = {f"fixed{length}": f"fixed {length}" for length in range(1, MOST + 1)}
-    of_ours = fixed | {"ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"}
-    measured: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    of_ours = fixed | {"ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"} if "ours" in names else {}
     for engine in engines.values():  # reads all prompts, whose keys and values stay in the engine's cache
         engine.run(prompts, max(wanted), 4)
+    about = {"threads": os.cpu_count(), "tokens": tokens, "prompts": len(prompts), "load": load}
     for number in range(rounds):
         for size in wanted:
             # A round has its own prompts where a few are enough.
-            count = min(len(prompts), 3 * size + 3)
+            count = min(len(prompts), 2 * size + 4)
             chosen = [prompts[(number * count + place) % len(prompts)] for place in range(count)]
-            turns = [*dict.fromkeys([*engines, *of_ours])]
-            turns = [name for name in turns if name not in fixed or size == fixed_at]
+            turns = [name for name in dict.fromkeys([*engines, *of_ours]) if name not in fixed or size == fixed_at]
             for name in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                if (number, size, name) in parts:
+                    continue
                 # The numbers make it another drafter, which has seen no answer.
                 way.write_text(f"{of_ours.get(name)} {number} {size}")
                 engine = engines["ours" if name in of_ours else name]
-                for quantity, value in engine.run(chosen, size, tokens).items():
-                    measured[name, size, quantity].append(value)
-            print(
-                f"round {number + 1} of {rounds}, {size} requests: "
-                + ", ".join(f"{name} {measured[name, size, 'tokens_per_s'][-1]:.1f}" for name in turns),
-                flush=True,
-            )
+                run = engine.run(chosen, size, tokens)
+                parts.add((number, size, name), run)
+                print(
+                    f"round {number + 1} of {rounds}, {size} requests, {name}: {run['tokens_per_s']:.1f} tokens/s",
+                    flush=True,
+                )
+        found = write(out, about | {"rounds": number + 1}, parts.measured(number + 1))
+    parts.path.unlink()
+    for name, value in marks(found).items():
+        print(name, value)
+
+
+def write(out: Path, about: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
+    """Write ``serving.csv`` and return its timed numbers; each way and size has all its rounds."""
     from vllm import __version__
 
     from specdec_lib import report
 
+    found = numbers_of(measured)
+    here = Path.cwd()
     os.chdir(out)
-    about = {"threads": os.cpu_count(), "rounds": rounds, "tokens": tokens, "prompts": len(prompts), "load": load}
-    report.save("serving", about | {"vllm": __version__}, numbers_of(measured))
+    report.save("serving", {**about, "vllm": __version__}, found | marks(found))
+    os.chdir(here)
+    return found
 
 
 if __name__ == "__main__":

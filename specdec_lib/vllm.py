@@ -252,7 +252,7 @@ class _Request:
 
     def continues(self, row: np.ndarray) -> bool:
         """Whether a row of tokens goes on from this request's."""
-        return bool(np.array_equal(row[: self.length], self.seen[: self.length]))
+        return len(row) >= self.length and bool((row[: self.length] == self.seen[: self.length]).all())
 
     def take(self, row: np.ndarray) -> None:
         """Keep a row's tokens."""

@@ -13,8 +13,10 @@ from benchmarks import big_file, seconds, serving
 from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
+from specdec_lib.experiments.statistics import Interval
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.report import numbers
+from specdec_lib.report import serving as shown
 from specdec_lib.report.claims import pictures
 from tests.families import TEXT, VOCABULARY, build, cut, prompt
 
@@ -148,7 +150,46 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     assert found["ours_over_fixed2_b4"] == (2.0, 2.0, 2.0)
     assert found["ngram_over_plain_b1"].value == 1.1 and found["ngram_over_plain_b1"].low == 0.9
     assert not any("drafted" in key for key in found)
-    figure = pictures.in_a_server(numbers.read(numbers.save("serving", {}, found)))
+    table = numbers.read(numbers.save("serving", {}, found | serving.marks(found)))
+    figure = shown.figure(table)
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
         "vLLM's ngram", "SuffixDecoding, sized by cost",
     ]  # fmt: skip
+    rows = shown.by_batch(table)
+    assert rows.Requests.tolist() == list(serving.SIZES)
+    assert rows["ours over plain"].tolist()[3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
+
+
+def test_nothing_measured_is_an_empty_figure_and_table():
+    assert shown.figure({}).axes[0].get_legend() is None and shown.by_batch({}).empty
+
+
+def test_marks_of_a_server_rest_on_the_lower_ends():
+    def interval(low):
+        return Interval(low + 0.1, low, low + 0.2)
+
+    found = {f"ours_over_plain_b{size}": interval(1.25 if size == 1 else 0.98) for size in serving.SIZES}
+    found |= {f"ours_over_fixed{n}_b4": interval(1.01) for n in range(1, serving.MOST + 1)}
+    found |= {f"ours_over_ngram_b{size}": interval(1.01) for size in serving.SIZES}
+    assert serving.marks(found) == {
+        "mark_one_request": True, "mark_every_batch": True, "mark_fixed_lengths": True, "mark_ngram": True, "pays_up_to": 1,
+    }  # fmt: skip
+    worse = found | {
+        "ours_over_plain_b1": interval(1.24), "ours_over_plain_b32": interval(0.97), "ours_over_fixed8_b4": interval(1.0),
+    }  # fmt: skip
+    assert [*serving.marks(worse).values()] == [False, False, False, True, 1]
+    del worse["ours_over_ngram_b8"]
+    worse["ours_over_plain_b1"] = Interval(2.0, float("nan"), float("nan"))
+    assert [*serving.marks(worse).values()] == [None, None, False, None, 0]
+
+
+def test_runs_of_a_server_are_kept_and_only_whole_rounds_count(tmp_path):
+    path = tmp_path / "serving.part.json"
+    parts = serving.Parts(path, {"tokens": 40, "sizes": (1, 2)})
+    for round, way in ((0, "plain"), (0, "ours"), (1, "plain")):
+        parts.add((round, 1, way), {"tokens_per_s": 10.0 + round})
+    again = serving.Parts(path, {"tokens": 40, "sizes": (1, 2)})
+    assert (1, 1, "plain") in again and (1, 1, "ours") not in again
+    assert again.measured(1) == {("plain", 1, "tokens_per_s"): [10.0], ("ours", 1, "tokens_per_s"): [10.0]}
+    with pytest.raises(ValueError, match="is of a run with"):
+        serving.Parts(path, {"tokens": 20})

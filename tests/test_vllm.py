@@ -401,6 +401,15 @@ def test_another_signature_is_a_sentence_and_no_error(caplog):
     assert "calls a proposer in another way than 0.32.x" in caplog.text
 
 
+def test_another_release_of_vllm_is_a_sentence_where_the_engine_starts(monkeypatch, caplog):
+    for version, warned in (("0.32.4", False), ("0.33.0", True)):
+        monkeypatch.setattr(ours.metadata, "version", lambda package, version=version: version)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "vllm.specdec_lib"):
+            proposer(PromptLookup)(config())
+        assert ("This is vLLM 0.33.0; specdec_lib.vllm is tested with 0.32.x." in caplog.text) == warned
+
+
 def test_lengths_maximise_tokens_per_price():
     """Against all choices of prefixes, for two requests."""
     drawn = np.random.default_rng(1)

@@ -178,12 +178,16 @@ def _best_tree(states, edges, slots, context, rule, nodes, share):
     frontier = np.zeros((5, room), np.int64)
     own_nodes, own_share = np.zeros_like(nodes), np.zeros_like(share)
     size, matched = 0, 0
+    tried, tried_depth = -1, 0
     while length > 0:
         if states[LENGTH, states[LINK, state]] == length:
             state = states[LINK, state]
         budget = int(min(most, factor * length + offset + 1e-6))
         deepest = min(limit, depth - length)
-        if budget > 0 and deepest > 0:
+        # The nodes of one depth have probabilities that sum to at most 1, and a shorter string of the same state has a part of
+        # the tree of a longer one: neither can have a larger score.
+        if min(budget, deepest) > score and (state != tried or deepest != tried_depth):
+            tried, tried_depth = state, deepest
             count, total = _best_nodes(
                 states, edges, state, budget, deepest, least, chains, frontier, own_nodes, own_share
             )

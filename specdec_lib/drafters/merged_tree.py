@@ -96,6 +96,10 @@ class MergedTree:
         parents = _positions(nodes, self.nodes)
         return self.tokens[nodes].tolist(), parents.tolist(), nodes, rate
 
+    def whose(self, nodes: np.ndarray) -> np.ndarray:
+        """Which sources propose each of some nodes, int64: bit ``i`` for source ``i``."""
+        return _whose(nodes, self.proposed)
+
 
 def width(sources: int) -> int:
     """Numbers that describe a node: :data:`FEATURES` for each source and one for each pair."""
@@ -200,6 +204,15 @@ def _positions(chosen, nodes):
 
 
 @compiled
+def _whose(chosen, proposed):
+    out = np.zeros(len(chosen), np.int64)
+    for place in range(len(chosen)):
+        for source in range(proposed.shape[1]):
+            out[place] |= np.int64(proposed[chosen[place], source]) << source
+    return out
+
+
+@compiled
 def judged(emitted, nodes, visited):
     """Walk down the emitted tokens; the number of nodes whose children could be judged.
 
@@ -219,6 +232,22 @@ def judged(emitted, nodes, visited):
             break
         parent = node
     return count
+
+
+@compiled
+def judge_sources(visited, count, nodes, proposed, lately, streak):
+    """Count for each source how often its tokens were right lately, and in a row, at the nodes of :func:`judged`."""
+    for source in range(len(lately)):
+        for i in range(count):
+            asked, node = False, nodes[FIRST_CHILD, visited[0, i] + 1]
+            while node >= 0 and not asked:
+                asked = proposed[node, source]
+                node = nodes[NEXT_SIBLING, node]
+            if asked:
+                right = visited[1, i] >= 0 and proposed[visited[1, i], source]
+                lately[source] += 0.1 * ((1.0 if right else 0.0) - lately[source])
+                streak[source] = streak[source] + 1 if right else 0
+        lately[source] = min(0.98, max(0.02, lately[source]))
 
 
 @compiled

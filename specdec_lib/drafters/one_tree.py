@@ -13,9 +13,9 @@ from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
-from specdec_lib.drafters.merged_tree import MergedTree, judged, learn
+from specdec_lib.drafters.merged_tree import MergedTree, judge_sources, judged, learn
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.stopping import Round, StoppingRule
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
@@ -23,6 +23,8 @@ from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
 _PROBE_EVERY = 64
+#: One-token passes that drafts may cost more than they saved before sources are left alone, and for how many steps they are.
+_LOSS, _REST = 3.0, 16
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
@@ -89,7 +91,8 @@ class OneTree(Drafter):
     the expected tokens of the step per unit of price: P(v) is the probability that the target's output goes through v, c the
     price of a pass by its width, t what the step costs besides it, and a source's price what it costs to ask it for a draft
     (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
-    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`).
+    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`). Where ``prices``
+    say what drafting costs, no source is asked for some steps once drafts have cost more time than they saved.
 
     Every candidate is verified by the one draw that the target makes at its parent, so the output is that of plain decoding
     token for token. A draft model drafts greedily for that reason, whatever the target does.
@@ -143,7 +146,6 @@ class OneTree(Drafter):
             self.capture |= source.capture
         self.replays = "never" if any(source.replays == "never" for source in sources.values()) else "any"
         self._tree = MergedTree(len(order), room)
-        self._bits = 1 << np.arange(len(order))
         # By a set of sources as bits: their names in one string, made when it is first needed.
         self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
         self._visited = np.zeros((2, room + 1), np.int64)
@@ -163,6 +165,9 @@ class OneTree(Drafter):
         #: Tokens that the last step was expected to emit; tokens that the draft model drafted in this generation.
         self.expected, self.drafted = 1.0, 0
         self._steps = 0
+        # By how many one-token passes drafts were slower than plain decoding lately; steps without drafts that are left; the
+        # price of the step under way, None where it had no draft.
+        self._lost, self._resting, self._spent = 0.0, 0, None
 
     def reset(self) -> None:
         self._forget()
@@ -182,6 +187,10 @@ class OneTree(Drafter):
         tree = self._tree
         tree.clear()
         self._proposed_at, self._steps, self._judged = len(context.tokens), self._steps + 1, False
+        self._spent, self.expected = None, 1.0
+        if self._resting:
+            self._resting -= 1
+            return EMPTY
         sunk = self.step_price
         for number, (name, source) in enumerate(self.sources.items()):
             drawing = isinstance(source, AdaptiveDraftModel)
@@ -199,21 +208,31 @@ class OneTree(Drafter):
                 shares = np.cumprod(source.confidence)
                 sunk += self.prices.drafted_token * len(draft)
                 self.drafted += len(draft)
+            if not len(draft):
+                continue
             known, lately = source.evidence(self._views[name]), self._lately[number]
             tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
+        self._spent = self._curve[len(nodes)] + sunk
         scores = tree.probability[nodes]
         self.expected = 1.0 + float(scores.sum())
-        labels = [self._labels(mask) for mask in (tree.proposed[nodes] @ self._bits).tolist()]
         chosen = DraftTree.unchecked(tokens, parents)
-        return chosen.annotated(scores=scores.tolist(), sources=labels)
+        chosen.scores = scores.tolist()
+        chosen.sources = list(map(self._labels, tree.whose(nodes).tolist()))
+        return chosen
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Judge every source by what was emitted, whether its nodes were verified or not, and learn from it."""
         for source in self.sources.values():
             topk = source.capture.topk
             source.verified(tree, path, outputs.top(topk) if topk else None)
+        if self.prices.drafting and self._spent is not None:
+            plain = self._spent / (1.0 + self.prices.step)  # what plain decoding emits meanwhile
+            self._lost = max(0.0, self._lost + plain - 1 - len(path))
+            if self._lost > _LOSS:
+                self._lost, self._resting = _LOSS / 2, _REST
+        self._spent = None
         merged = self._tree
         # Where nothing was proposed for the pass, the merged draft is that of an earlier one, which was judged then.
         if not merged.count or self._judged:
@@ -221,7 +240,7 @@ class OneTree(Drafter):
         self._judged = True
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
         count = judged(emitted, merged.nodes, self._visited)
-        self._judge_sources(count)
+        judge_sources(self._visited, count, merged.nodes, merged.proposed, self._lately, self._streak)
         for place in range(count if self.observe else 0):
             nodes, hit = self._children(self._visited[0, place]), int(self._visited[1, place])
             self.observed.features.append(merged.features[nodes].copy())
@@ -236,15 +255,6 @@ class OneTree(Drafter):
             nodes.append(int(node))
             node = self._tree.next_sibling[node]
         return nodes
-
-    def _judge_sources(self, count: int) -> None:
-        for place in range(count):
-            proposed = self._tree.proposed[self._children(self._visited[0, place])].any(0)
-            hit = self._visited[1, place]
-            right = self._tree.proposed[hit] if hit >= 0 else np.zeros_like(proposed)
-            self._lately += np.where(proposed, 0.1 * (right - self._lately), 0.0)
-            self._streak = np.where(proposed, np.where(right, self._streak + 1, 0), self._streak)
-        np.clip(self._lately, 0.02, 0.98, out=self._lately)
 
     def finish(self) -> None:
         self._tree.clear()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
@@ -72,15 +74,21 @@ class SuffixDecoding(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         self._own.extend(context.tokens[len(self._own.text) :])
-        recent, best, score, self.match = context.tokens[1 - self.depth :], ([], [], []), 0.0, 0
+        recent, best, score, self.match = np.array(context.tokens[1 - self.depth :], np.int64), ([], [], []), 0.0, 0
         for automaton in (self._own, self._earlier, *self._known):
+            if not automaton.text:
+                continue
             *tree, match, found = automaton.best_tree(
                 recent, self.factor, self.offset, self.most, self.depth, limit, self.least, score, self.chains
             )
             if match:
                 best, score, self.match = tree, found, match
         tokens, parents, probabilities = best
-        return DraftTree.unchecked(tokens, parents).annotated(scores=probabilities) if tokens else EMPTY
+        if not tokens:
+            return EMPTY
+        tree = DraftTree.unchecked(tokens, parents)
+        tree.scores = probabilities
+        return tree
 
     def evidence(self, context: Context) -> Evidence:
         return Evidence(self.match)

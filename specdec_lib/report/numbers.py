@@ -22,9 +22,9 @@ from specdec_lib.report import run_context
 COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
-#: Files of chapters, of what ``make bench`` and ``make bench-vllm`` measure, of
+#: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
-_FILES = ("??.csv", "seconds.csv", "serving.csv", "released.csv", "marks.csv")
+_FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
 
 
@@ -148,7 +148,7 @@ def read(path: Path) -> dict[str, Number]:
 
 
 def read_folder(folder: Path) -> dict[str, dict[str, Number]]:
-    """The numbers of every file of a folder, by the number of its chapter, ``seconds``, ``serving``, ``released`` or ``marks``."""
+    """The numbers of every file of a folder, by the number of its chapter, or its name (:data:`_FILES`)."""
     return {path.stem: read(path) for pattern in _FILES for path in sorted(folder.glob(pattern))}
 
 

@@ -320,6 +320,27 @@ def test_what_sources_cost_is_part_of_the_step_that_pays():
     assert sizes[1] > sizes[0]
 
 
+@pytest.mark.parametrize("drafting", [{}, {"a": 0.2}])
+@pytest.mark.parametrize("right", [False, True])
+def test_sources_are_left_alone_while_drafts_cost_more_than_they_save(drafting, right):
+    """Only where the prices say what drafting costs; from a loss of three one-token passes on, for 16 steps."""
+    prices = PassPrices({1: 1.0, 2: 1.3, 8: 3.0}, drafting=drafting)
+    drafter, context = started({"a": Fixed([1])}, prices, rate=0.0)
+    drafter._tree.score = lambda weights: drafter._tree.probability.__setitem__(slice(None), 0.9)  # sure of itself
+    asked = []
+    for _ in range(100):
+        tree = drafter.propose(context, 4)
+        asked.append(len(tree))
+        path = (0,) if right and len(tree) else ()
+        context.tokens += [1, 2] if path else [2]
+        drafter.verified(tree, path, None)
+    if right or not drafting:
+        assert asked == [1] * 100
+    else:
+        # Each step costs 1.5 passes and emits a token: after the seventh the loss is above 3, later after each fourth above 1.5.
+        assert asked == ([1] * 7 + ([0] * 16 + [1] * 4) * 5)[:100]
+
+
 def test_a_full_room_keeps_whole_paths():
     """A source is cut at as many tokens as there is room for, and what has no place is left out with all that follows it."""
     merged = _merged([DraftTree.chain([1, 2]), DraftTree.from_drafts([[3, 4], [1, 2, 5]])], room=3)

@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+import vllm
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Sampling, paths
@@ -15,25 +16,46 @@ from specdec_lib.experiments import prompts
 from specdec_lib.experiments.recorded_runs import render
 from specdec_lib.experiments.rounding import Judge
 from specdec_lib.models import smollm2
+from tests.datastores import stores
 
-vllm = pytest.importorskip("vllm", reason="make test-vllm installs it")
 pytestmark = pytest.mark.vllm
 
 OURS = {"method": "custom_class", "model": "specdec_lib.vllm.Proposer", "num_speculative_tokens": 6}
+CHOSEN = OURS | {"model": "proposers.Chosen"}
 POCKET = str(paths.DATA / "models" / "pocket" / "target")
 SHORT = 160
 
 
 def engine(model, speculative=None, settings=None, **options):
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-    os.environ["SPECDEC_VLLM"] = json.dumps(settings or {"drafter": "SuffixDecoding"})
+    # Threads that are bound to cores wait for each other where other programs run.
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    os.environ["SPECDEC_VLLM"] = json.dumps(settings or {})
     given = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "disable_log_stats": False}
     return vllm.LLM(model, speculative_config=speculative, **(given | options))
 
 
+@pytest.fixture(scope="module")
+def choose(tmp_path_factory):
+    """Name the drafter of the engines with the proposer ``Chosen``."""
+    file = tmp_path_factory.mktemp("choice") / "choice.json"
+    os.environ["CHOICE"] = str(file)
+
+    def write(drafter="SuffixDecoding", **settings):
+        file.write_text(json.dumps({"drafter": drafter} | settings if drafter else settings))
+
+    write()
+    return write
+
+
+def count(served, name):
+    """What a counter of vLLM stands at."""
+    return sum(metric.value for metric in served.get_metrics() if metric.name == f"vllm:{name}")
+
+
 def accepted(served):
     """Drafted tokens that were accepted so far."""
-    return sum(m.value for m in served.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
+    return count(served, "spec_decode_num_accepted_tokens")
 
 
 def asked(ids):
@@ -45,16 +67,19 @@ def greedy(**options):
 
 
 @pytest.fixture(scope="module")
-def pocket():
-    """Both engines of the small model, with chunks, few blocks and short sequences."""
+def pocket(choose):
+    """Engines of the small model, plain and with a chosen drafter.
+
+    Sequences are short, a pass reads one prompt and a part of the next, and the cache of the second holds 640 tokens.
+    """
     small = {
         "max_model_len": SHORT,
         "max_num_batched_tokens": SHORT,
         "tokenizer": str(smollm2.folder()),
-        "num_gpu_blocks_override": 64,
+        "block_size": 32,
     }
-    plain = engine(POCKET, **small)
-    return plain, engine(POCKET, OURS, **small)
+    plain = engine(POCKET, num_gpu_blocks_override=64, **small)
+    return plain, engine(POCKET, CHOSEN, num_gpu_blocks_override=20, **small)
 
 
 def texts(count, length=60):
@@ -105,6 +130,10 @@ def both(pocket, ids, sampling):
     return [[[list(out.token_ids) for out in one.outputs] for one in done] for done in outputs]
 
 
+def plain_of(pocket, ids, sampling):
+    return [list(one.outputs[0].token_ids) for one in pocket[0].generate(asked(ids), sampling, use_tqdm=False)]
+
+
 def test_equal_prompts_several_outputs_and_the_prefix_cache(pocket, judge):
     ids = texts(3)
     plain, ours = both(pocket, [*ids, ids[0], ids[0]], greedy())
@@ -119,13 +148,61 @@ def test_equal_prompts_several_outputs_and_the_prefix_cache(pocket, judge):
     assert accepted(pocket[1]) > before
 
 
-def test_stop_tokens_and_lengths(pocket, judge):
+DRAFTERS = {
+    "PLD": {"drafter": "PLD"},
+    "PLD, original": {"drafter": "PLD", "arguments": {"variant": "original"}},
+    "REST": {"drafter": "REST"},
+    "SAM-Decoding": {"drafter": "SAM-Decoding"},
+    "SuffixDecoding": {"drafter": "SuffixDecoding"},
+    "One tree": {"drafter": "One tree"},
+    "one's own": {"drafter": None, "own": True},
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_each_drafter(pocket, judge, choose, name):
+    """The store holds what the model says, so that much is accepted."""
     ids = texts(4)
-    plain, ours = both(pocket, ids, greedy(ignore_eos=True))
-    stop = plain[0][0][10]
+    choose()
+    said = plain_of(pocket, ids, greedy(ignore_eos=True))
+    with stores.build([[*prompt, *one] for prompt, one in zip(ids, said, strict=True)], 4096) as index:
+        stored = {"store": str(index.store.path)} if name in ("REST", "SAM-Decoding", "One tree") else {}
+        choose(**DRAFTERS[name], **stored)
+        before = accepted(pocket[1])
+        got = pocket[1].generate(asked(ids), greedy(ignore_eos=True), use_tqdm=False)
+        assert accepted(pocket[1]) > before
+    choose()
+    assert all(same(judge, p, a, b.outputs[0].token_ids) for p, a, b in zip(ids, said, got, strict=True))
+
+
+def test_prompts_are_read_in_chunks(pocket, judge):
+    """Three prompts of 120 tokens, of which a pass reads 160."""
+    ids = texts(3, 120)
+    plain, ours = both(pocket, ids, greedy())
+    assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
+    assert pocket[1].llm_engine.vllm_config.scheduler_config.enable_chunked_prefill
+
+
+def test_stop_tokens(pocket, judge):
+    ids = texts(4)
+    stop = plain_of(pocket, ids, greedy(ignore_eos=True))[0][10]
     plain, ours = both(pocket, ids, greedy(stop_token_ids=[stop], ignore_eos=True))
     assert len(plain[0][0]) <= 11
     assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
+
+
+def test_stop_strings(pocket):
+    """A request ends in the middle of what was accepted, with the text before the string."""
+    ids = texts(4)
+    plainly = pocket[0].generate(asked(ids), greedy(ignore_eos=True), use_tqdm=False)
+    whole = plainly[0].outputs[0].text
+    stop = whole[len(whole) // 2 :][:3]
+    done = [served.generate(asked(ids), greedy(stop=[stop], ignore_eos=True), use_tqdm=False) for served in pocket]
+    plain, ours = (
+        [(out.text, out.finish_reason, out.stop_reason) for one in each for out in one.outputs] for each in done
+    )
+    assert plain[0] == (whole[: whole.index(stop)], "stop", stop)
+    assert ours == plain
 
 
 def test_a_context_that_ends(pocket, judge):
@@ -155,24 +232,13 @@ def test_an_aborted_request_leaves_the_others_alone(pocket, judge):
         assert same(judge, ids[number], expected[number][0], done[str(number)])
 
 
-def test_preempted_requests_are_resumed(judge):
-    """Eight requests in a cache that holds three."""
+def test_preempted_requests_are_resumed(pocket, judge):
+    """Eight requests of 150 tokens in a cache that holds four."""
     ids = texts(8, 90)
-    small = {
-        "max_model_len": SHORT,
-        "tokenizer": str(smollm2.folder()),
-        "block_size": 32,
-        "enable_prefix_caching": False,
-    }
-    tight = engine(POCKET, OURS, num_gpu_blocks_override=15, **small)
-    got = tight.generate(asked(ids), greedy(max_tokens=60, ignore_eos=True), use_tqdm=False)
-    preempted = sum(m.value for m in tight.get_metrics() if m.name == "vllm:num_preemptions")
-    assert preempted > 0 and accepted(tight) > 0
-    del tight
-    roomy = engine(POCKET, num_gpu_blocks_override=64, **small)
-    expected = roomy.generate(asked(ids), greedy(max_tokens=60, ignore_eos=True), use_tqdm=False)
-    for prompt, one, two in zip(ids, expected, got, strict=True):
-        assert same(judge, prompt, one.outputs[0].token_ids, two.outputs[0].token_ids)
+    before = count(pocket[1], "num_preemptions"), accepted(pocket[1])
+    plain, ours = both(pocket, ids, greedy(max_tokens=60, ignore_eos=True))
+    assert count(pocket[1], "num_preemptions") > before[0] and accepted(pocket[1]) > before[1]
+    assert all(same(judge, p, a[0], b[0]) for p, a, b in zip(ids, plain, ours, strict=True))
 
 
 VOCABULARY = 12
@@ -193,32 +259,31 @@ def tiny(tmp_path_factory):
     return str(folder), model
 
 
-def chi_square(tiny, speculative, temperature=1.0, count=4000):
-    """P-value of the second and third token of sampled outputs, against the model's own distribution."""
-    folder, model = tiny
-    prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
-    served = engine(
-        folder,
-        speculative,
-        {"drafter": "PLD"},
-        max_model_len=32,
-        max_num_seqs=64,
-        num_gpu_blocks_override=128,
-        skip_tokenizer_init=True,
+@pytest.fixture(scope="module")
+def sampling_engine(tiny, choose):
+    choose("PLD")
+    return engine(
+        tiny[0], CHOSEN, max_model_len=32, max_num_seqs=64, num_gpu_blocks_override=128, skip_tokenizer_init=True
     )
+
+
+def chi_square(tiny, served, temperature, requests=4000):
+    """P-value of the first two tokens of sampled outputs, against the model's own distribution; how many were drafted."""
+    model = tiny[1]
+    prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]
+    before = count(served, "spec_decode_num_draft_tokens")
     sampling = vllm.SamplingParams(temperature=temperature, max_tokens=3, seed=None, detokenize=False, ignore_eos=True)
-    done = served.generate(asked([prompt] * count), sampling, use_tqdm=False)
-    drafted = sum(m.value for m in served.get_metrics() if m.name == "vllm:spec_decode_num_draft_tokens")
-    seen = torch.zeros(VOCABULARY, VOCABULARY, VOCABULARY)
+    done = served.generate(asked([prompt] * requests), sampling, use_tqdm=False)
+    drafted = count(served, "spec_decode_num_draft_tokens") - before
+    observed = torch.zeros(VOCABULARY, VOCABULARY)
     for one in done:
-        seen[tuple(one.outputs[0].token_ids)] += 1
+        observed[tuple(one.outputs[0].token_ids[:2])] += 1
     with torch.inference_mode():
-        texts = [prompt, *([*prompt, token] for token in range(VOCABULARY))]
-        first, *second = ((model(torch.tensor([text])).logits[0, -1] / temperature).softmax(-1) for text in texts)
-    expected = count * first[:, None] * torch.stack(second)
-    observed = seen.sum(2)
+        known = [prompt, *([*prompt, token] for token in range(VOCABULARY))]
+        first, *second = ((model(torch.tensor([text])).logits[0, -1] / temperature).softmax(-1) for text in known)
+    expected = requests * first[:, None] * torch.stack(second)
     kept = expected >= 5
-    parts = torch.cat([((observed - expected) ** 2 / expected)[kept]])
+    parts = ((observed - expected) ** 2 / expected)[kept]
     rest = expected[~kept].sum(), observed[~kept].sum()
     statistic = parts.sum() + (rest[1] - rest[0]) ** 2 / rest[0]
     freedom = int(kept.sum())
@@ -226,15 +291,16 @@ def chi_square(tiny, speculative, temperature=1.0, count=4000):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_sampled_outputs_keep_their_distribution(tiny, temperature):
-    value, drafted = chi_square(tiny, OURS, temperature)
+def test_sampled_outputs_keep_their_distribution(tiny, sampling_engine, choose, temperature):
+    choose("PLD")
+    value, drafted = chi_square(tiny, sampling_engine, temperature)
     assert value > 1e-3 and drafted > 1000
 
 
-def test_a_biased_acceptance_fails(tiny):
+def test_a_biased_acceptance_fails(tiny, sampling_engine, choose):
     """The same test sees it where every draft is accepted."""
-    biased = OURS | {"model": "proposers.Biased"}
-    assert chi_square(tiny, biased)[0] < 1e-6
+    choose("PLD", biased=True)
+    assert chi_square(tiny, sampling_engine, 1.0)[0] < 1e-6
 
 
 def test_a_drafter_of_hidden_states_is_refused_when_the_engine_starts(capfd):

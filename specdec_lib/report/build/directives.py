@@ -177,7 +177,7 @@ def draw_methods(folder: Path) -> None:
 
 
 def _draw_pictures(app: Sphinx) -> None:
-    """Draw the figures that are no chapter's: methods, the worked example, what reproduces, seconds, and serving."""
+    """Draw the figures that are no chapter's: methods, the worked example, and what reproduces."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
         tables, frame = judged()
@@ -190,10 +190,6 @@ def _draw_pictures(app: Sphinx) -> None:
         files.write_atomic(folder / "worked-example.html", worked)
         drawing = pictures.reproduces(rules.headlines(frame, tables))
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
-        drawing = pictures.tokens_per_second(tables["seconds"])
-        drawing.savefig(folder / "seconds.svg", metadata={"Date": None})
-        drawing = pictures.in_a_server(tables["serving"])
-        drawing.savefig(folder / "serving.svg", metadata={"Date": None})
 
 
 def _name_packages(app: Sphinx, config: Config) -> None:

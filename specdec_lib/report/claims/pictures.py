@@ -127,35 +127,3 @@ def tokens_per_second(table: Mapping[str, Number]) -> Figure:
     heights = {name: [height(kind, way) for kind in KINDS] for way, name in WAYS.items()}
     measured = {name: each for name, each in heights.items() if any(one.known for one in each)}
     return plots.bars(list(KINDS.values()), measured, "tokens per second")
-
-
-#: By the word in the keys of ``data/results/cpu/serving.csv``: what the legend says, and a marker.
-SERVED = {
-    "ngram": ("vLLM's ngram", "s"),
-    "suffix": ("vLLM's suffix", "^"),
-    "ours": ("SuffixDecoding, sized by cost", "o"),
-}
-SERVED_SIZES = (1, 2, 4, 8, 16, 32)
-
-
-def in_a_server(table: Mapping[str, Number]) -> Figure:
-    """Up to which batch speculation pays: tokens per second over those of plain decoding, by requests at once."""
-    figure, axes = plots.new(6.4, 3.4)
-    places = range(len(SERVED_SIZES))
-    axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
-    for number, (way, (name, marker)) in enumerate(SERVED.items()):
-        found = [table.get(f"{way}_over_plain_b{size}") for size in SERVED_SIZES]
-        known = [
-            (place + 0.06 * (number - 1), one)
-            for place, one in zip(places, found, strict=True)
-            if one and one.value is not None
-        ]
-        if known:
-            at, numbers = zip(*known, strict=True)
-            (line,) = axes.plot(at, [one.value for one in numbers], marker=marker, label=name)
-            plots.whiskers(axes, at, [Interval(one.value, one.low, one.high) for one in numbers])
-            line.set_zorder(3)
-    axes.set_xticks(places, SERVED_SIZES)
-    axes.set(xlabel="requests at once", ylabel="tokens per second over plain")
-    axes.legend()
-    return figure

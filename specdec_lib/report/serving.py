@@ -1,0 +1,68 @@
+"""Requests served by vLLM, plain and with drafts: the figure and the table of what ``benchmarks/serving.py`` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from specdec_lib.experiments.statistics import Interval
+from specdec_lib.report import plots
+from specdec_lib.report.numbers import Number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZES = (1, 2, 4, 8, 16, 32)
+#: By the word in the keys of ``data/results/cpu/serving.csv``: what the legend says, and a marker.
+WAYS = {
+    "ngram": ("vLLM's ngram", "s"),
+    "suffix": ("vLLM's suffix", "^"),
+    "ours": ("SuffixDecoding, length by price", "o"),
+}
+#: Columns of the table, with the metrics named as vLLM prints them, and the keys of their numbers.
+COLUMNS = {
+    "Output token throughput (tok/s), plain": "plain_b{}_tokens_per_s",
+    "ngram over plain": "ngram_over_plain_b{}",
+    "ours over plain": "ours_over_plain_b{}",
+    "ours over ngram": "ours_over_ngram_b{}",
+    "TPOT (ms), plain": "plain_b{}_ms_per_token",
+    "TPOT (ms), ours": "ours_b{}_ms_per_token",
+    "Mean acceptance length, ours": "ours_b{}_accepted_length",
+}
+
+
+def _known(number: Number | None) -> Interval | None:
+    return None if number is None or number.value is None else Interval(number.value, number.low, number.high)
+
+
+def figure(table: Mapping[str, Number]) -> Figure:
+    """Up to which batch speculation pays: tokens per second over those of plain decoding, by requests at once."""
+    drawn, axes = plots.new(6.4, 3.4)
+    axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
+    for number, (way, (name, marker)) in enumerate(WAYS.items()):
+        found = {
+            place + 0.06 * (number - 1): known
+            for place, size in enumerate(SIZES)
+            if (known := _known(table.get(f"{way}_over_plain_b{size}")))
+        }
+        if found:
+            (line,) = axes.plot([*found], [one.value for one in found.values()], marker=marker, label=name)
+            plots.whiskers(axes, [*found], [*found.values()])
+            line.set_zorder(3)
+    axes.set_xticks(range(len(SIZES)), SIZES)
+    axes.set(xlabel="requests at once", ylabel="tokens per second over plain")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    return drawn
+
+
+def by_batch(table: Mapping[str, Number]) -> pd.DataFrame:
+    """A row for each number of requests at once that was measured."""
+    rows = [
+        {"Requests": size} | {name: _known(table.get(key.format(size))) for name, key in COLUMNS.items()}
+        for size in SIZES
+    ]
+    frame = pd.DataFrame(rows, columns=["Requests", *COLUMNS])
+    return frame[frame[[*COLUMNS]].notna().any(axis=1)].reset_index(drop=True)
