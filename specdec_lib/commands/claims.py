@@ -18,11 +18,12 @@ def claims(
     from specdec_lib.models import smollm2
     from specdec_lib.report import numbers
     from specdec_lib.report.claims import rules, table
+    from specdec_lib.report.display import provenance
     from specdec_lib.report.params import UsageError
 
     if save:
         executed = list(numbers.executed_files().values())
-        targets = {path.name: numbers.target_of(path) for path in executed}
+        targets = {path.name: provenance.target_of(path) for path in executed}
         other = [f"{name} is of the target {target}" for name, target in targets.items() if target != smollm2.NAME]
         if other or not executed:
             raise UsageError(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.files import read_json, replacing
+from specdec_lib.files import replacing
 from specdec_lib.report import run_context
 
 COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
@@ -162,14 +162,6 @@ def executed_files(executed: Path | None = None) -> dict[str, Path]:
     """The file that each executed notebook wrote, by the number of its chapter; ``executed`` is ``book/notebooks`` by default."""
     folder = executed or paths.root() / "book" / "notebooks"
     return {path.stem: path for path in sorted(folder.glob("files/*/??.csv"))}
-
-
-def target_of(path: Path) -> str:
-    """The target model of the run that wrote a file of numbers, by what it says of its origin."""
-    from specdec_lib.report.display import provenance
-
-    about = read_json(path.with_name(provenance.FILE)) or {}
-    return str(about.get("parameters", {}).get("target", MISSING))
 
 
 def tables() -> dict[str, dict[str, Number]]:

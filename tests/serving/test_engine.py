@@ -1,6 +1,6 @@
 """The proposer inside vLLM, on this machine's processor: outputs, requests that come and go, and the distribution.
 
-Engines are processes of their own, which import what the module names ``proposers`` beside this file holds.
+Workers of engines are processes of their own, which import what the module ``proposers`` beside this file holds.
 """
 
 import json
@@ -31,7 +31,10 @@ def engine(model, speculative=None, settings=None, **options):
     # Threads that are bound to cores wait for each other where other programs run.
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     os.environ["SPECDEC_VLLM"] = json.dumps(settings or {})
+    # The engine's core is in this process, which saves a start, and its worker in another one: where it finds numba, vLLM 0.32 ends.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     given = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "disable_log_stats": False}
+    given["distributed_executor_backend"] = "mp"
     return vllm.LLM(model, speculative_config=speculative, **(given | options))
 
 

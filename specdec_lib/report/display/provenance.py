@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_lib import paths
+from specdec_lib.files import read_json
 from specdec_lib.report import run_context
 from specdec_lib.report.display import tables
 
@@ -144,3 +145,9 @@ class Provenance:
             "text/html": f"<table>{cells}</table>",
             "text/markdown": f":::{{dropdown}} How this page was made\n\n| | |\n|:--|:--|\n{lines}\n:::\n",
         }
+
+
+def target_of(path: Path) -> str:
+    """The target model of the run that wrote a file of numbers, by what it says of its origin."""
+    about = read_json(path.with_name(FILE)) or {}
+    return str(about.get("parameters", {}).get("target", "not known"))
