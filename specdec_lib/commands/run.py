@@ -17,7 +17,7 @@ def run(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="01.name=value", help="One parameter; may be repeated."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Execute also what has not changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also execute notebooks that have not changed.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode every prompt again, taking no recorded tokens; implies --force.")
     ] = False,

@@ -57,6 +57,6 @@ def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prom
     drawn = np.array([lead(row[own].astype(float)) for row in times])
     drawn = drawn[np.isfinite(drawn)]
     if count < 2 or not len(drawn):
-        return Interval(lead(np.ones(len(own))), np.nan, np.nan)
+        return Interval(lead(np.ones(len(own))), np.nan, np.nan, count)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(lead(np.ones(len(own))), float(low), float(high))
+    return Interval(lead(np.ones(len(own))), float(low), float(high), count)

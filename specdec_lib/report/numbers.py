@@ -19,7 +19,7 @@ from specdec_lib.experiments.statistics import Interval
 from specdec_lib.files import read_json, replacing
 from specdec_lib.report import run_context
 
-COLUMNS = ("key", "value", "low", "high", "timed", "words")
+COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench`` and ``make bench-vllm`` measure, of
@@ -35,8 +35,9 @@ class NumberError(ValueError):
 class Number(NamedTuple):
     """A row of a chapter's table: ``value`` and the ends of its 95 % interval.
 
-    ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
-    text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
+    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says
+    that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a text,
+    ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
     value: float | int | None
@@ -44,6 +45,7 @@ class Number(NamedTuple):
     high: float | None = None
     timed: bool = False
     words: str = ""
+    prompts: int | None = None
 
     def __format__(self, spec: str) -> str:
         if self.value is None:
@@ -79,7 +81,9 @@ def save(
 def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
     """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
     with path.open(encoding="utf-8", newline="") as file:
-        before = {row["key"]: tuple(row[name] for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
+        before = {
+            row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]
+        }
     _write(path, [before.get(row[0], row) for row in rows])
 
 
@@ -96,6 +100,7 @@ def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     low = high = words = ""
+    prompts = str(value.prompts or "") if isinstance(value, Interval) else ""
     if isinstance(value, Interval) and value.known:
         value, low, high = value.value, _written(value.low), _written(value.high)
     elif isinstance(value, Interval):
@@ -108,7 +113,7 @@ def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
         raise NumberError(
             f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
         )
-    return (key, _written(value), low, high, "yes" if timed else "", words)
+    return (key, _written(value), low, high, "yes" if timed else "", words, prompts)
 
 
 def _written(value: float | int | bool | None) -> str:
@@ -136,6 +141,7 @@ def read(path: Path) -> dict[str, Number]:
                 number(row["high"]),
                 bool(row["timed"]),
                 row["words"],
+                number(row.get("prompts") or ""),
             )
             for row in csv.DictReader(file)
         }

@@ -56,7 +56,7 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, 
 
 def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
     found = systems.curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
-    assert found[1] == (1.0, 1.0, 1.0)
+    assert found[1] == (1.0, 1.0, 1.0, 0)
     assert found[4].value == pytest.approx(2) and found[4].low <= 2 <= found[4].high and found[4].low < found[4].high
     assert not systems.curve({1: [1.0], 4: [3.0]})[4].known
 

@@ -114,6 +114,38 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
     )
 
 
+def times_table(chapter: str) -> tables.Table | None:
+    """The times that a chapter saved, of the published machine and of the one that built the page; None outside of a run."""
+    import pandas as pd
+
+    from specdec_lib.report import numbers
+    from specdec_lib.report.display import provenance
+
+    run = run_context.current()
+    if run is None:
+        return None
+    known = numbers.read(numbers.COMMITTED / f"{chapter}.csv")
+    here = numbers.read(run.folder / f"{chapter}.csv")
+    rows = [
+        {"key": key, "known": format(known[key], ".3g"), "here": format(one, ".3g")}
+        for key, one in here.items()
+        if one.timed and key in known
+    ]
+    published = json.loads((numbers.COMMITTED / "times.json").read_text(encoding="utf-8"))
+    heading = "{processor}, {cores} cores, {torch threads} threads, {device}"
+    return tables.Table(
+        pd.DataFrame(rows, columns=["key", "known", "here"]),
+        f"tab-{chapter}-times",
+        "What rests on measured seconds in this chapter: on the published machine, of which the sentences speak, and on the one "
+        "that built this page.",
+        {
+            "key": "Number",
+            "known": f"Published: {heading.format(**published)}",
+            "here": f"This build: {heading.format(**provenance.machine())}",
+        },
+    )
+
+
 def _listed(names: Sequence[str], most: int = 4) -> str:
     """Some names, and how many more there are."""
     more = len(names) - most

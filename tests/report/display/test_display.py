@@ -86,6 +86,21 @@ def run(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_times_of_the_published_machine_stand_beside_those_of_this_build(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(numbers, "COMMITTED", tmp_path)
+    monkeypatch.setattr(
+        provenance, "machine", lambda: {"processor": "A", "cores": "4", "torch threads": "3", "device": "cpu"}
+    )
+    (tmp_path / "times.json").write_text('{"processor": "B", "cores": "2", "torch threads": "2", "device": "cpu"}')
+    (tmp_path / "09.csv").write_text(f"{','.join(numbers.COLUMNS)}\ncounted,2,,,,,,\nspent,0.5,0.25,1,yes,,,\n")
+    numbers.save("09", {"counted": 2}, timed={"spent": 0.125, "new": 3})
+    table = session.times_table("09").to_myst()
+    assert "| Number | Published: B, 2 cores, 2 threads, cpu | This build: A, 4 cores, 3 threads, cpu |" in table
+    assert [line for line in table.splitlines() if line.startswith("| ")][1:] == [
+        "| spent | 0.5 (0.25\u2060–\u20601) | 0.125 |"
+    ]
+
+
 def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(run):
     frame = FRAME.assign(gain=[Interval(1.25, 1.125, 1.5), None])
     bundle = Table(frame, "tab-x", "c", formats={"rate": ".1f"})._repr_mimebundle_()
