@@ -198,7 +198,7 @@ def test_every_saved_number_is_read_by_a_page_a_claim_or_the_library():
     saved = {
         f"{chapter}/{key}"
         for chapter, own in numbers.tables().items()
-        if chapter.isdigit() and chapter != "06"
-        for key in own
+        for key, number in own.items()
+        if chapter.isdigit() and not number.timed  # each page shows its times
     }
     assert sorted(key for key in saved - read if key[3:] not in named) == []
