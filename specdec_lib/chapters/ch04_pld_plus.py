@@ -32,8 +32,11 @@ from specdec_lib.decoding.served_models import UnsupportedModel, context_limit, 
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.experiments import evidence, papers_prompts, results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import (
     Reply,
@@ -42,11 +45,14 @@ from specdec_lib.experiments.published_sets.replies import (
     mt_bench_replies,
     wizardcoder_replies,
 )
-from specdec_lib.experiments.recorded_runs import Recording, render, replay_all
+from specdec_lib.experiments.recorded_runs import Recording, render, replay_all, replay_each
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums
+from specdec_lib.experiments.statistics import Interval, difference_of_rates, interval_of_sums
 from specdec_lib.experiments.tasks import load_task
 from specdec_lib.files import write_atomic
+from specdec_lib.heads import induction
+from specdec_lib.models.fingerprint import fingerprint
 
 #: Draft lengths: that of PLD and that of PLD+ in the paper.
 LENGTHS = (10, 70)
@@ -65,6 +71,17 @@ PUBLISHED: dict[str, str] = {
 #: the share of the found ones that are attributed to their origin.
 PRECISION, RECALL, F1 = ("found", "attributed"), ("found", "copied"), ("found", "either")
 RIGHT_PLACE = ("exact", "located")
+
+PARTIAL = "PLD, partial drafts, 10"
+PARTIAL_70 = "PLD, partial drafts, 70"
+SHOWN = [  # of :func:`ratios_by_task`, in the chapter's table
+    "(h) over PLD",
+    "(h) over PLD, partial",
+    "(h) over its closest rival",
+    "(a) over its closest rival",
+    "(h) over PLD, sampled",
+    "(h) over REST, sampled",
+]
 
 
 class Choice(NamedTuple):
@@ -114,15 +131,162 @@ def _agreed(draft: Sequence[int], coming: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, coming, strict=False)))
 
 
-def won_and_lost(recordings: Sequence[Recording], first: Drafter, second: Drafter) -> Counts:
-    """For each output, the tokens after which ``second`` has more tokens accepted than ``first``, and those after which it has
-    fewer, both drafting after the same text."""
-    found = []
-    for recording in recordings:
-        both = _Both(first, second, [*recording.trace.prompt, *recording.trace.tokens])
-        replay_all([recording], both)
-        found.append((both.more[1], both.more[0]))
-    return Counts(*zip(*found, strict=True))
+def won_and_lost(recording: Recording, first: Drafter, second: Drafter) -> tuple[int, int]:
+    """The tokens of an output after which ``second`` has more tokens accepted than ``first``, and those after which it has fewer,
+    both drafting after the same text."""
+    both = _Both(first, second, [*recording.trace.prompt, *recording.trace.tokens])
+    replay_all([recording], both)
+    return both.more[1], both.more[0]
+
+
+def neighbour_lead(states: torch.Tensor) -> float:
+    """Mean cosine of the states (positions, width) at neighbouring positions, less that at two positions drawn at random.
+
+    The mean cosine of all pairs of positions is the squared length of the mean of the unit vectors.
+    """
+    units = torch.nn.functional.normalize(states.double(), dim=-1)
+    return float((units[:-1] * units[1:]).sum(-1).mean() - units.mean(0).square().sum())
+
+
+def chosen_places(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[str, Drafter],
+    layer: int,
+    longest: int,
+) -> pd.DataFrame:
+    """A row per output for the second of two drafters, compared with the first: ``won`` and ``lost`` (:func:`won_and_lost`), and
+    the ``lead`` of neighbours among the states of a layer (:func:`neighbour_lead`)."""
+    capture = Capture((layer,))
+    recordings = record_once(model, tokenizer, prompts, None, longest, capture)
+    _, second = drafters
+    places = [won_and_lost(one, *drafters.values()) for one in recordings]
+    return results.table(recordings, {second: replay_all(recordings, drafters[second])}).assign(
+        won=[won for won, _ in places],
+        lost=[lost for _, lost in places],
+        lead=[neighbour_lead(one.trace.hidden[layer]) for one in recordings],
+    )
+
+
+def replayed_with_overlap(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[str, Drafter],
+    longest: int,
+    capture: Capture,
+) -> pd.DataFrame:
+    """Rows of replays, with the ``overlap`` of each output with its prompt."""
+    recordings = record_once(model, tokenizer, prompts, None, longest, capture)
+    shared = [overlap(*map(tokenizer.decode, (one.trace.prompt, one.trace.tokens))) for one in recordings]
+    return results.table(recordings, replay_each(recordings, drafters)).assign(overlap=shared * len(drafters))
+
+
+def credits(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], longest: int
+) -> pd.DataFrame:
+    """A row per output and head, ``"18.6"`` as method: the ``copied`` tokens, those that the head is credited with (``peaks``), and
+    the sum of its ``attention`` on their origins."""
+    every = induction.every_head(model)
+    frames = []
+    for one in record_once(model, tokenizer, prompts, None, longest, every):
+        peaks, attention, copied = induction.credits(one.trace)
+        about = {"task": one.task, "prompt": one.prompt.id, "turn": one.turn, "seed": 0, "temperature": 0.0}
+        names = [f"{block}.{head}" for block, head in every.heads]
+        frames.append(
+            pd.DataFrame(
+                about | {"method": names, "copied": copied, "peaks": peaks.astype(int), "attention": attention}
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def credited(rows: pd.DataFrame, model: PreTrainedModel) -> induction.InductionHeads:
+    """What rows of :func:`credits` say of all outputs together."""
+    sums = rows.groupby("method", sort=False)[["copied", "peaks", "attention"]].sum()
+    sums = sums.loc[[f"{block}.{head}" for block, head in induction.every_head(model).heads]]
+    shape = decoder_config(model).num_hidden_layers, -1
+    peaks, attention = ((sums[name] / sums.copied).to_numpy().reshape(shape) for name in ("peaks", "attention"))
+    return induction.InductionHeads(peaks, attention, int(sums.copied.iloc[0]), fingerprint(model))
+
+
+def on_common_outputs(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """The rows of some methods on the outputs that all of them have a row of."""
+    own = rows[rows.method.isin(methods)]
+    return own[own.groupby(results.OUTPUT).method.transform("nunique") == len(set(methods))]
+
+
+def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, prices: Mapping[int, float]) -> pd.DataFrame:
+    """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
+
+    Speeds are compared at ``prices``, unless the column says tokens per pass. The closest rival is the one that is led least,
+    a draft model's passes counted.
+    """
+    costed = papers_prompts.with_cost(greedy, prices, published_draft_price())
+    columns = {}
+    for name, method in {"(h)": "PLD+ (h)", "(a)": "PLD+ (a)"}.items():
+        for rival, other in {"PLD": "PLD", "PLD, partial": PARTIAL, "REST": "REST"}.items():
+            for rows, how in ((greedy, ""), (sampled, ", sampled")):
+                columns[f"{name} over {rival}{how}"] = results.ratio(rows, method, other, results.SPEED, "task")
+        columns[f"{name} over its closest rival"] = {
+            task: papers_prompts.least_lead(rows, method) for task, rows in costed.groupby("task")
+        }
+    for first, second in (("PLD+ (h)", "PLD+ (a)"), ("REST", "PLD")):
+        name = f"tokens per pass, {first.removeprefix('PLD+ ')} over {second.removeprefix('PLD+ ')}"
+        columns[name] = results.ratio(greedy, first, second, by="task")
+    return pd.DataFrame(columns)
+
+
+def sampled_over_greedy(sampled: pd.DataFrame, greedy: pd.DataFrame, method: str) -> Interval:
+    """Tokens per pass of a method on sampled outputs over those on greedy outputs to the same prompts."""
+    hot = sampled[sampled.method == method].assign(method="sampled")
+    cold = greedy[greedy.method == method].drop(columns="seed").assign(method="greedy")
+    same = hot[results.OUTPUT].merge(cold, on=["task", "prompt", "turn"])
+    return results.ratio(pd.concat([hot, same]), "sampled", "greedy")
+
+
+def span_gain(runs: pd.DataFrame, longer: str, shorter: str) -> Interval:
+    """Rank correlation over outputs with a draft of the mean accepted span and of what longer drafts gain over shorter ones."""
+    drafted = runs[(runs.method == longer) & (runs.drafts > 0)].set_index(results.OUTPUT)
+    fewer = runs[runs.method == shorter].set_index(results.OUTPUT).loc[drafted.index]
+    spans, gain = drafted.accepted / drafted.drafts, fewer.passes / drafted.passes
+    return rank_correlation(spans, gain, [key[:2] for key in drafted.index])
+
+
+def over_random(runs: pd.DataFrame, chosen: str, drawn: Sequence[str]) -> Interval:
+    """Tokens per pass of one method over those of several drawn at random, which count together."""
+    again = [runs[runs.method == chosen].assign(method="chosen", seed=number) for number in range(len(drawn))]
+    again += [runs[runs.method == name].assign(method="random", seed=number) for number, name in enumerate(drawn)]
+    return results.ratio(pd.concat(again), "chosen", "random")
+
+
+def speed_as_released(known: pd.DataFrame, prices: Mapping[int, float]) -> Interval:
+    """Speed of PLD as released on known answers (:func:`table`): a pass costs that of ten drafted tokens where it has a draft."""
+    runs = known[known.method == "pld_10"]
+    verified = PassPrices(prices).curve(11)[-1] - 1
+    return results.rate(runs.assign(price=runs.passes + verified * runs.pld_10_drafts), results.SPEED)
+
+
+def base_over_tuned(known: pd.DataFrame) -> Interval:
+    """Tokens per pass of PLD as released on the answers of a base model over those of a tuned one, to the same problems."""
+    runs = known[(known.method == "pld_10") & known.task.isin([BASE, TUNED])]
+    runs = runs.drop_duplicates(["task", "prompt"], keep="last").sort_values("prompt")
+    return results.ratio(runs.assign(method=runs.task, task="HumanEval", turn=0), BASE, TUNED)
+
+
+def rest_on_mt_bench(prices: Mapping[int, float]) -> Interval:
+    """Speed of REST as published on Vicuna's answers to MT-Bench, with the largest of its own stores."""
+    rows = evidence.read("03/recorded")[0]
+    rows = rows[(rows.task == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.method == "as published")]
+    rows = rows[rows.stored == rows.stored.max()].sort_values("prompt")
+    return results.rate(results.priced(rows.assign(task="MT-Bench"), prices), results.SPEED)
+
+
+def change(spans: pd.DataFrame, of: tuple[str, str], longer: int, shorter: int) -> Interval:
+    """A score of attribution at a longer least span, less that at a shorter one."""
+    parts = [spans[spans.least == least] for least in (longer, shorter)]
+    return difference_of_rates(*([part[name].tolist() for name in of] for part in parts))
 
 
 def wrong_occurrence(

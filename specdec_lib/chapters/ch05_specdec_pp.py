@@ -1,7 +1,7 @@
 """Chapter 5: SpecDec++, its policies for stopping, its heads, and the seconds of whole generations.
 
-Policies are played on recorded outputs: a frame with a row an output and policy. Settings are chosen on every second prompt of
-a set and compared on the others, by rates and ratios of the frame (:mod:`specdec_lib.experiments.results`).
+Policies are played on recorded outputs: rows of an output, a policy and a training seed of its head. Settings are chosen on every
+second prompt of a set and compared on the others, by rates and ratios of the rows (:mod:`specdec_lib.experiments.results`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.clock import clock_of
-from specdec_lib.decoding.contract import Capture
+from specdec_lib.decoding.contract import Capture, Drafter
+from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.served_models import decoder_config
@@ -27,12 +28,18 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import stopping
 from specdec_lib.drafters.stopping import Round, StoppingRule
+from specdec_lib.experiments import recorded_runs, results
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.draft_passes import DraftPass, Judged, Tally, play
+from specdec_lib.experiments.draft_passes import DraftPass, Judged, Tally, draft_along, play
+from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.recorded_runs import Recording, Runs
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.results import ratio
+from specdec_lib.experiments.rounding import Judge
 from specdec_lib.experiments.statistics import Interval, ratio_of_means, resampled
 from specdec_lib.experiments.stopping_theory import true_refusal
+from specdec_lib.experiments.tasks import load_task
 from specdec_lib.experiments.workbench import companions
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
@@ -43,7 +50,6 @@ from specdec_lib.models.fingerprint import fingerprint
 PAPER_LENGTHS = (2, 4, 6, 8, 10, 12, 14)
 #: Mean over outputs of the speed-up over plain decoding: as Table 1 has it, each output counts alike.
 SPEED = ("speed", "outputs")
-VERIFICATION, DISCARD = ("passes", "tokens"), ("discarded", "tokens")
 
 
 class Oracle(StoppingRule):
@@ -109,47 +115,69 @@ def with_heads(
 
 
 class Output(NamedTuple):
-    """A recorded output, the draft model's pass along it, and the set of prompts that it counts with."""
+    """A recorded output and the draft model's pass along it."""
 
-    set: str
     recording: Recording
     passed: DraftPass
 
     @property
-    def prompt(self) -> str:
-        """Name of the prompt among all sets."""
-        return f"{self.recording.task}: {self.recording.prompt.id}"
+    def about(self) -> dict[str, Any]:
+        """What tells its rows from those of other outputs, and whether it ends in a loop."""
+        sampling = self.recording.trace.sampling
+        return {
+            "task": self.recording.task,
+            "prompt": self.recording.prompt.id,
+            "turn": self.recording.turn,
+            "seed": sampling.seed,
+            "temperature": sampling.temperature,
+            "looped": self.recording.looped,
+        }
+
+
+def asked(sets: Mapping[str, str], count: int) -> list[Prompt]:
+    """The first turns of up to ``count`` prompts of the task of each set; where its files are not on this machine those of the
+    book's own task of the set's name."""
+    found = []
+    for name, task in sets.items():
+        try:
+            own = load_task(task, limit=count)
+        except MissingData:
+            own = load_task(name, limit=count)
+        found += [replace(one, turns=one.turns[:1]) for one in own]
+    return found
+
+
+def outputs_of(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    draft: PreTrainedModel,
+    prompts: Sequence[Prompt],
+    sampling: Sampling | None,
+    longest: int,
+) -> list[Output]:
+    """Answers of more than one token, and the draft model's pass along each."""
+    recordings = record_once(target, tokenizer, prompts, sampling, longest)
+    kept = [one for one in recordings if len(one.trace.tokens) > 1]
+    return list(
+        map(Output, kept, on_all_cores([partial(draft_along, one.trace, draft, target=target) for one in kept]))
+    )
 
 
 def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
-    """Counts of every output under every policy, on all cores; a row a policy and output, in this order.
+    """Rows of every output under every policy, on all cores; a row a policy, head and output, in this order.
 
-    ``task`` (the set), ``prompt``, ``turn``, ``seed``; ``tuning``, whether settings are chosen on its prompt (every second one
-    of its set); ``family``, ``method`` (family and setting); ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``,
-    ``discarded``, ``draft_passes``; ``outputs``, 1.
+    :attr:`Output.about`; ``family``, ``method`` (family and setting); ``head``, the place of its training seed, 0 without one;
+    ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``, ``draft_passes``.
     """
-    prompts: dict[str, dict[str, int]] = {}
-    for one in outputs:
-        own = prompts.setdefault(one.set, {})
-        own.setdefault(one.prompt, len(own))
-    about = [
-        {
-            "task": one.set,
-            "prompt": one.prompt,
-            "turn": one.recording.turn,
-            "seed": str(one.recording.trace.sampling.seed),
-            "tuning": prompts[one.set][one.prompt] % 2 == 0,
-        }
-        for one in outputs
-    ]
     found = on_all_cores([partial(_played, one.passed, policies) for one in outputs])
+    heads = [(policy, place) for policy in policies for place in range(max(len(policy.heads), 1))]
     rows = [
-        own
-        | {"family": policy.family, "method": policy.name, "outputs": 1}
+        one.about
+        | {"family": policy.family, "method": policy.name, "head": place}
         | {"tokens": tally.tokens, "passes": tally.calls, "drafted": tally.drafted, "accepted": tally.accepted}
-        | {"discarded": tally.drafted - tally.accepted, "draft_passes": tally.passes}
-        for policy, tallies in zip(policies, zip(*found, strict=True), strict=True)
-        for own, tally in zip(about, tallies, strict=True)
+        | {"draft_passes": tally.passes}
+        for (policy, place), tallies in zip(heads, zip(*found, strict=True), strict=True)
+        for one, tally in zip(outputs, tallies, strict=True)
     ]
     return pd.DataFrame(rows)
 
@@ -158,11 +186,19 @@ def _played(passed: DraftPass, policies: Sequence[Policy]) -> list[Tally]:
     judged: dict[AcceptanceHead | None, DraftPass | Judged] = {None: passed}
     tallies = []
     for policy in policies:
-        head = policy.heads[0] if policy.heads else None
-        if head not in judged:
-            judged[head] = Judged.of(passed, head)
-        tallies.append(play(judged[head], policy.make(passed), policy.least))
+        for head in policy.heads or (None,):
+            if head not in judged:
+                judged[head] = Judged.of(passed, head)
+            tallies.append(play(judged[head], policy.make(passed), policy.least))
     return tallies
+
+
+def in_sets(rows: pd.DataFrame, sets: Mapping[str, str]) -> pd.DataFrame:
+    """Rows of :func:`play_all` with ``task`` the name of the set that a task stands for; ``tuning``, whether settings are chosen on
+    the prompt (every second one of its set); ``discarded`` tokens; and ``outputs``, 1."""
+    rows = rows.assign(task=rows.task.replace({task: name for name, task in sets.items()}))
+    place = rows.groupby("task").prompt.transform(lambda prompts: pd.factorize(prompts)[0])
+    return rows.assign(tuning=place % 2 == 0, discarded=rows.drafted - rows.accepted, outputs=1)
 
 
 def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.DataFrame:
@@ -172,66 +208,50 @@ def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.
 
 
 class Contest:
-    """Policies at all settings on the same outputs; heads are chosen with their first training seed and compared with all.
+    """Policies at all settings on the same outputs; settings are chosen with a head's first training seed and compared with all.
 
-    The ``speed`` in ``plays`` is for the seconds ``times`` of a pass, as :func:`timed` takes them.
+    ``plays`` are rows of :func:`in_sets`. Their ``speed`` is for the seconds ``times`` of a pass, as :func:`timed` takes them.
     """
 
-    def __init__(
-        self,
-        outputs: Sequence[Output],
-        policies: Sequence[Policy],
-        times: tuple[float, float, float],
-        plays: pd.DataFrame | None = None,
-    ):
-        self.outputs, self.policies, self.times = outputs, policies, times
-        self.seeds = max(len(policy.heads) or 1 for policy in policies)
-        self.plays = timed(play_all(outputs, policies) if plays is None else plays, *times)
-        self.sets = list(dict.fromkeys(one.set for one in outputs))
-        self._known: dict[str, pd.DataFrame] = {}
+    def __init__(self, plays: pd.DataFrame, times: tuple[float, float, float]):
+        self.plays, self.times = timed(plays, *times), times
+        self.first = self.plays[self.plays["head"] == 0]
+        self.seeds = plays["head"].max() + 1
+        self.sets = list(dict.fromkeys(plays.task))
 
     def at(self, draft: float, target: float, alone: float | None = None) -> Contest:
         """The same plays at other seconds of a pass."""
-        times = (draft, target, self.times[2] if alone is None else alone)
-        other = Contest(self.outputs, self.policies, times, self.plays)
-        other._known = self._known
-        return other
+        return Contest(self.plays, (draft, target, self.times[2] if alone is None else alone))
 
-    def fastest(self, policies: str | Sequence[str], name: str | None = None) -> str:
-        """The policy of a family, or of several by name, that is fastest on the prompts of a set (of all) on which
-        settings are chosen."""
-        plays = self.plays[self.plays.tuning]
-        known = plays.family == policies if isinstance(policies, str) else plays.method.isin(list(policies))
-        plays = plays[known] if name is None else plays[known & (plays.task == name)]
+    def fastest(self, family: str, name: str | None = None) -> str:
+        """The policy of a family that is fastest on the prompts of a set (of all) on which settings are chosen."""
+        plays = self.first[self.first.tuning & (self.first.family == family)]
+        plays = plays if name is None else plays[plays.task == name]
         return plays.groupby("method", sort=False).speed.mean().idxmax()
 
-    def rows(self, method: str, name: str | None = None) -> pd.DataFrame:
-        """Rows of a policy on the other prompts of a set (of all), once for each training seed of its head; a policy without
-        one, or with a single head, has the same row for each."""
-        if method not in self._known:
-            self._known[method] = self._with_seeds(next(one for one in self.policies if one.name == method))
-        plays = timed(self._known[method], *self.times)
-        return plays if name is None else plays[plays.task == name]
+    def single(self, family: str) -> str:
+        """The policy of a family that, on the set where it loses most, keeps most of that set's best mean speed; both are of the
+        prompts on which settings are chosen."""
+        plays = self.first[self.first.tuning & (self.first.family == family)]
+        mean = plays.groupby(["method", "task"], sort=False).speed.mean()
+        return (mean / mean.groupby("task").transform("max")).groupby("method", sort=False).min().idxmax()
 
-    def _with_seeds(self, policy: Policy) -> pd.DataFrame:
-        if len(policy.heads) < 2:
-            own = self.plays[(self.plays.method == policy.name) & ~self.plays.tuning]
-            copies = [own] * self.seeds
-        else:
-            again = [
-                replace(policy, setting=f"{policy.setting}, {i}", heads=(head,)) for i, head in enumerate(policy.heads)
-            ]
-            plays = play_all(self.outputs, again)
-            copies = [plays[(plays.method == one.name) & ~plays.tuning] for one in again]
-        return pd.concat([own.assign(seed=own.seed + f", head {i}") for i, own in enumerate(copies)])
+    def rows(self, method: str, name: str | None = None) -> pd.DataFrame:
+        """Rows of a policy on the other prompts of a set (of all), one for each training seed of its head; a policy without
+        one, or with a single head, has the same row for each."""
+        plays = self.plays[(self.plays.method == method) & ~self.plays.tuning]
+        plays = plays if name is None else plays[plays.task == name]
+        if plays["head"].nunique() < 2:
+            plays = pd.concat([plays.assign(head=place) for place in range(self.seeds)])
+        plays = plays.sort_values("head", kind="stable")
+        return plays.assign(seed=plays.seed.astype(str) + ", head " + plays["head"].astype(str))
 
     def judged(self) -> pd.DataFrame:
         """Every family at the setting that is fastest on one half of each set, on the other half; ``method`` is the family."""
-        families = list(dict.fromkeys(policy.family for policy in self.policies))
         return pd.concat(
             self.rows(self.fastest(family, name), name).assign(method=family)
             for name in self.sets
-            for family in families
+            for family in dict.fromkeys(self.plays.family)
         )
 
     def over(self, ours: str, theirs: str, name: str | None = None) -> Interval:
@@ -239,6 +259,30 @@ class Contest:
         pair = {"ours": ours, "theirs": theirs}
         rows = [self.rows(method, name).assign(method=side) for side, method in pair.items()]
         return ratio(pd.concat(rows), *pair, SPEED)
+
+    def rates(self) -> pd.DataFrame:
+        """Verification rate (``passes``) and discard rate (``discarded``) of each policy, by set, family and method."""
+        counts = self.first.groupby(["task", "family", "method"])[["passes", "discarded", "tokens"]].sum()
+        return counts[["passes", "discarded"]].div(counts.tokens, axis=0)
+
+    def by_length(self, column: str) -> np.ndarray:
+        """A column of ``any fixed K``, shape (lengths, outputs)."""
+        fixed = self.first[self.first.family == "any fixed K"]
+        return np.stack([own[column].to_numpy() for _, own in fixed.groupby("method", sort=False)])
+
+
+def matched(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
+    """Of policies as points of two rates, shape (policies, 2), where lower is better: the share of theirs within reach that one of
+    ours matches in both rates, NaN where none is, and how many are within reach. Out of reach is one with a rate lower than that of
+    all of ours."""
+    within = (theirs >= ours.min(axis=0)).all(axis=1)
+    met_by_one = (ours[:, None] <= theirs).all(axis=2).any(axis=0)
+    return (met_by_one.sum() / within.sum() if within.any() else math.nan), int(within.sum())
+
+
+def best_length(speeds: np.ndarray, outputs: np.ndarray | slice = slice(None)) -> int:
+    """The fixed length of the best mean speed on some outputs; ``speeds`` has the shape (lengths, outputs)."""
+    return 1 + int(speeds[:, outputs].mean(axis=1).argmax())
 
 
 # What acceptance heads know of the tokens that decoding meets, and their cost ------------------------------------
@@ -254,16 +298,19 @@ def shipped(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[Accep
     return [head for head in heads if not head.sees_confidence], [head for head in heads if head.sees_confidence]
 
 
-def met(passes: Sequence[DraftPass], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
-    """The drafted tokens that decoding meets, one a row: ``output`` (its place), ``accepted`` (probability, 0 or 1 where
-    decoding is greedy), ``confidence`` of the draft model, and by head the predicted acceptance, without the loss's weight of
-    refusals."""
+def met(outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
+    """Rows of the drafted tokens that decoding meets, of method ``"draft model"``: :attr:`Output.about`, ``place`` in the output,
+    ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft model, and by head the predicted
+    acceptance, without the loss's weight of refusals."""
     parts = []
-    for place, found in enumerate(passed.examples() for passed in passes):
-        own = {"output": place, "accepted": found.acceptance.double(), "confidence": found.confidence.double()}
-        for name, head in heads.items():
-            own[name] = reweighted(head.probability(found.states, found.confidence), reject_weight)
-        parts.append(pd.DataFrame(own))
+    for one in outputs:
+        found = one.passed.examples()
+        said = {
+            name: reweighted(head.probability(found.states, found.confidence), reject_weight)
+            for name, head in heads.items()
+        }
+        own = {"accepted": found.acceptance.double(), "confidence": found.confidence.double()} | said
+        parts.append(pd.DataFrame(one.about | {"method": "draft model", "place": range(len(found.confidence))} | own))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -349,6 +396,24 @@ def latency(draft_seconds: float, target_seconds: float, discard_rate: float, ve
     """Time a token as the forwards add up, equation 2.3, from discarded tokens and target forwards per emitted token; 1
     over it is the throughput."""
     return draft_seconds * (1 + discard_rate) + (target_seconds - draft_seconds) * verification_rate
+
+
+class Lemma(NamedTuple):
+    """Of each output: the target calls that an oracle needs, those that Lemma 2.1 states, and whether the models differ in the last
+    token; int and bool of shape (outputs,)."""
+
+    needed: np.ndarray
+    stated: np.ndarray
+    last: np.ndarray
+
+    @classmethod
+    def of(cls, agreement: Sequence[np.ndarray]) -> Lemma:
+        """Compare both on outputs, given whether the greedy tokens agree at each token; the prefill gives the first."""
+        return cls(
+            np.array([oracle_calls(agreed[1:]) for agreed in agreement]),
+            np.array([1 + (~agreed[1:]).sum() for agreed in agreement]),
+            np.array([not agreed[-1] for agreed in agreement]),
+        )
 
 
 def oracle_calls(agreement: np.ndarray) -> int:
@@ -455,7 +520,63 @@ def alone_over_in_turns(
     return ratio_of_means(alone, in_turns)
 
 
-# Whether sampled text follows the target's distribution, told from the text alone --------------------------------
+# Outputs decoded for real: their rounds, and whether sampled text follows the target's distribution -----------------
+
+
+def decoded(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    draft: PreTrainedModel,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[str, Drafter],
+    policies: Sequence[Policy],
+    longest: int,
+) -> pd.DataFrame:
+    """Rows of real greedy runs; the drafters bear the names of the policies that they follow.
+
+    ``unexplained``: whether the text is another one than plain decoding's and rounding does not explain it; ``apart``: whether the
+    counts of an equal text are not those of :func:`play_all`.
+    """
+    outputs = outputs_of(target, tokenizer, draft, prompts, None, longest)
+    recordings, judge = [one.recording for one in outputs], Judge(target)
+    runs = recorded_runs.run_each_again(target, recordings, drafters)
+    counts = ["passes", "drafted", "accepted"]
+    counted = play_all(outputs, [policy for name in drafters for policy in policies if policy.name == name])
+    counted = counted[counted["head"] == 0]
+    rows = results.table(recordings, runs)
+    verdicts = [
+        judge(one.trace.prompt, one.trace.tokens, run.tokens, one.trace.sampling)
+        for own in runs.values()
+        for one, run in zip(recordings, own, strict=True)
+    ]
+    apart = (rows[counts].to_numpy() != counted[counts].to_numpy()).any(axis=1)
+    return rows[["task", "prompt", "turn", "seed", "temperature", "method", "tokens", *counts]].assign(
+        unexplained=[int(one is not None and not one.explained) for one in verdicts],
+        apart=[int(different and one is None) for different, one in zip(apart, verdicts, strict=True)],
+    )
+
+
+def law(
+    target: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[str, Drafter],
+    samplings: Sequence[Sampling],
+    longest: int,
+) -> pd.DataFrame:
+    """Rows of texts that were sampled with drafters: ``p_value`` of a test of whether each follows the target's distribution
+    (:func:`transformed`)."""
+    rows = []
+    for prompt in prompts:
+        ids = recorded_runs.render(prompt, tokenizer)
+        about = {"task": prompt.task, "prompt": prompt.id, "turn": 0}
+        for name, drafter in drafters.items():
+            for sampling in samplings:
+                run = generate(target, ids, drafter, sampling, longest)
+                p_value = uniform_p_value(np.array(transformed(target, ids, run.tokens, sampling, 0)))
+                own = {"seed": sampling.seed, "temperature": sampling.temperature, "method": name}
+                rows.append(about | own | {"tokens": len(run.tokens), "p_value": p_value})
+    return pd.DataFrame(rows)
 
 
 @torch.inference_mode()

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,9 @@ import pandas as pd
 from specdec_lib.experiments import results
 from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
-from specdec_lib.experiments.recorded_runs import Recording, Runs
+from specdec_lib.experiments.recorded_runs import Runs
 from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
-from specdec_lib.methods import Method, method_of, published_as
+from specdec_lib.methods import method_of, published_as
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
 UNITS = {"step": "passes", "token": "drafted", "level": "levels"}
@@ -32,38 +31,36 @@ TASKS = {
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
 
-class Prices(NamedTuple):
-    """What passes and drafts cost, in units of the target's pass over one token, which takes ``pass_seconds``.
+def drafting(runs: Mapping[str, Runs], pass_seconds: float) -> dict[str, float]:
+    """By name of a system: the measured price of drafting for each unit, a pass over one token taking ``pass_seconds``.
 
-    ``passes`` has the price by width, 1 among them; beyond the widest one the slope of the last two goes on. ``network`` is the
-    price of a pass of a network that drafts; None takes the measured one.
+    It is the median over the steps, which the first one, where loops are compiled, does not move.
     """
-
-    passes: Mapping[int, float]
-    pass_seconds: float
-    network: float | None = None
-
-    def draft(self, method: Method, runs: Runs) -> float:
-        """Price of drafting for each unit: the median over the steps, which the first one, where loops are compiled, does not
-        move."""
-        if method.network and self.network is not None:
-            return self.network
-        spent = [step.draft_seconds / count for run in runs for step in run.steps if (count := units(method, step))]
-        return median(spent) / self.pass_seconds if spent else 0.0
-
-
-def priced(recordings: Sequence[Recording], runs: Mapping[str, Runs], prices: Prices) -> pd.DataFrame:
-    """The results table of some methods, with ``verified``, the tokens of all passes, and ``price``, that of the passes and of
-    their drafts; prefill left out."""
-    table = results.table(recordings, runs)
-    table["verified"] = table.widths.map(lambda passes: int(np.arange(len(passes)) @ passes))
-    table = results.priced(table, prices.passes)
+    found = {}
     for name, own in runs.items():
-        method = method_of(name)
-        if method is not None:
-            rows = table.method == name
-            table.loc[rows, "price"] += prices.draft(method, own) * table.loc[rows, UNITS[method.price]]
-    return table
+        if (method := method_of(name)) is not None:
+            spent = [step.draft_seconds / count for run in own for step in run.steps if (count := units(method, step))]
+            found[name] = median(spent) / pass_seconds if spent else 0.0
+    return found
+
+
+def priced(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping[str, float]) -> pd.DataFrame:
+    """Rows with ``verified``, the tokens of all passes, and ``price``, that of the passes and of their drafts; prefill left out.
+
+    ``passes`` has the price of a pass by width, 1 among them; beyond the widest one the slope of the last two goes on.
+    ``drafting`` has by system the price of a unit; where none is named it is free.
+    """
+    verified = rows.widths.map(lambda counts: int(np.arange(len(counts)) @ counts))
+    rows = results.priced(rows.assign(verified=verified), passes)
+    for name, price in drafting.items():
+        own = rows.method == name
+        rows.loc[own, "price"] += price * rows.loc[own, UNITS[method_of(name).price]]
+    return rows
+
+
+def networks(names: Collection[str], price: float) -> dict[str, float]:
+    """The price of drafting for each unit where a pass of a network that drafts costs ``price`` and all else is free."""
+    return {name: price for name in names if (method := method_of(name)) and method.network}
 
 
 def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:

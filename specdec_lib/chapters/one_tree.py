@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import methods
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.outputs import Outputs
+from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.merged_tree import FEATURES
 from specdec_lib.drafters.one_tree import OneTree, view_of
@@ -27,10 +28,11 @@ from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
 from specdec_lib.experiments import results
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.calibration import expected_calibration_error, reliability
+from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
 from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.statistics import Interval
 
@@ -38,6 +40,8 @@ from specdec_lib.experiments.statistics import Interval
 
 #: With passes of any width at one price the whole merged draft is verified, so that steps go where all sources lead.
 _FLAT = PassPrices({1: 1.0}, name="flat")
+#: Of equal width, in which predicted probabilities are counted.
+BINS = 10
 
 
 def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged:
@@ -46,17 +50,6 @@ def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged
     for trace in traces:
         replay(trace, drafter)
     return drafter.observed
-
-
-def judged_on_each(sets: Mapping[str, Sequence[Recording]], sources: Mapping[str, Drafter]) -> dict[str, Judged]:
-    """:func:`judged_on` for sets of recordings, on all cores."""
-    pieces = [(name, one) for name, own in sets.items() for one in own]
-    parts = on_all_cores([partial(judged_on, [one.trace], sources) for _, one in pieces])
-    judged = {name: Judged() for name in sets}
-    for (name, _), part in zip(pieces, parts, strict=True):
-        judged[name].features.extend(part.features)
-        judged[name].outcomes.extend(part.outcomes)
-    return judged
 
 
 def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
@@ -85,30 +78,46 @@ def by_source(judged: Judged, probabilities: TreeProbabilities) -> dict[str, tup
     return {name: (chance[rows], hit[rows]) for name, rows in own.items()}
 
 
-def calibration(judged_by_set: Mapping[str, Judged], weights: TreeProbabilities) -> list[dict]:
-    """The expected calibration error by set of judged nodes and source, NaN for a source without a node."""
-    return [
-        {
-            "set": name,
-            "source": source,
-            "error": expected_calibration_error(predicted, hit) if len(hit) else float("nan"),
-        }
-        for name, judged in judged_by_set.items()
-        for source, (predicted, hit) in by_source(judged, weights).items()
-    ]
+def judged_nodes(
+    recordings: Sequence[Recording], sources: Mapping[str, Drafter], weights: TreeProbabilities
+) -> pd.DataFrame:
+    """Rows of the judged nodes of each output by source and bin of the predicted probability, ``"PLD, 3"`` as method: how many
+    ``nodes`` there are, how many of them were ``emitted``, and the sum of their ``predicted`` probabilities."""
+    judged = on_all_cores([partial(judged_on, [one.trace], sources) for one in recordings])
+    rows = []
+    for one, own in zip(recordings, judged, strict=True):
+        about = {"task": one.task, "prompt": one.prompt.id, "turn": one.turn}
+        about |= {"seed": one.trace.sampling.seed, "temperature": one.trace.sampling.temperature}
+        for source, (predicted, hit) in by_source(own, weights).items():
+            place = np.minimum((predicted * BINS).astype(int), BINS - 1)
+            nodes, emitted, sums = (
+                np.bincount(place, values, BINS) for values in (np.ones(len(place)), hit, predicted)
+            )
+            rows += [
+                about
+                | {"method": f"{source}, {i}", "source": source, "bin": i}
+                | {"nodes": int(nodes[i]), "emitted": int(emitted[i]), "predicted": float(sums[i])}
+                for i in range(BINS)
+            ]
+    return pd.DataFrame(rows)
 
 
-def reliability_curves(
-    judged_by_set: Mapping[str, Judged], weights: TreeProbabilities, bins: int = 8
-) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """By set of judged nodes and source: mean predicted probability and share emitted of each bin; sources without a node are
-    left out."""
-    curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in judged_by_set}
-    for name, judged in judged_by_set.items():
-        for source, (predicted, hit) in by_source(judged, weights).items():
-            if len(predicted):
-                found = reliability(predicted, hit, bins)
-                curves[name][source] = found["predicted"], found["outcome"]
+def calibration(rows: pd.DataFrame) -> pd.DataFrame:
+    """The expected calibration error by ``set`` of judged nodes and source: the difference of predicted and emitted nodes in each
+    bin, over all nodes."""
+    sums = rows.groupby(["set", "source", "bin"], sort=False)[["nodes", "emitted", "predicted"]].sum()
+    gaps = sums.assign(gap=(sums.predicted - sums.emitted).abs()).groupby(["set", "source"], sort=False)
+    return (gaps.gap.sum() / gaps.nodes.sum()).rename("error").reset_index()
+
+
+def reliability_curves(rows: pd.DataFrame) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """By set of judged nodes and source: mean predicted probability and share emitted of each bin that has nodes."""
+    curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {name: {} for name in dict.fromkeys(rows["set"])}
+    for (name, source), own in rows.groupby(["set", "source"], sort=False):
+        sums = own.groupby("bin")[["nodes", "emitted", "predicted"]].sum()
+        sums = sums[sums.nodes > 0]
+        if len(sums):
+            curves[name][source] = (sums.predicted / sums.nodes).to_numpy(), (sums.emitted / sums.nodes).to_numpy()
     return curves
 
 
@@ -234,6 +243,8 @@ class Selection(Drafter):
 SINGLES = ("PLD", "PLD+ (h)", "REST")
 SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
 UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
+#: Of the rows that say what the sources could have done.
+BOUND = "bound"
 RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
 #: Above any price that a pass has.
 _TOO_DEAR = 1e6
@@ -290,20 +301,36 @@ def rungs(
     return made | {(TREE, each.name): OneTree(sources(), each, weights) for each in prices}
 
 
+def searching(drafters: Iterable[tuple[str, Size]], prices: Sequence[PassPrices]) -> list[str]:
+    """The methods of rows of :func:`measured` that depend on the datastore: all but the sources that read the text alone."""
+    everything = [*drafters, (BOUND, "hindsight"), *((NEURAL, each.name) for each in prices)]
+    return [f"{rung}, {size}" for rung, size in everything if rung not in ("PLD", "PLD+ (h)")]
+
+
 # Ladders: every rung on the same answers ---------------------------------------------------------------------------
 
 
 @dataclass
 class Ladder:
-    """Every rung on the same recordings.
+    """Every rung on the same recordings, from rows of :func:`measure`.
 
-    ``rows`` is a results table with the columns ``rung``, ``size`` and ``asked`` too, the last with the tokens that a draft model
-    was asked for. ``longest`` has for each output the tokens that some source could have had accepted after each token.
+    ``longest`` has for each output the tokens that some source could have had accepted after each token.
     """
 
     rows: pd.DataFrame = field(repr=False)
-    longest: Mapping[tuple, np.ndarray] = field(repr=False)
+    longest: Mapping[tuple, np.ndarray] = field(init=False, repr=False)
     _priced: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bound = self.rows[self.rows.rung == BOUND]
+        # Rows that were read end where the last source had something accepted.
+        lengths = [
+            np.pad(own, (0, tokens + 1 - len(own))) for own, tokens in zip(bound.longest, bound.tokens, strict=True)
+        ]
+        self.longest = dict(zip(_outputs(bound), lengths, strict=True))
+        rows = self.rows[self.rows.rung != BOUND]
+        sizes = [int(size) if str(size).isdigit() else size for size in rows["size"]]
+        self.rows = rows.assign(size=pd.Series(sizes, rows.index, object))
 
     def _at(self, prices: PassPrices) -> pd.DataFrame:
         """The rows of the sizes that these prices chose or hindsight may, priced; ``least`` is the price of the bound."""
@@ -373,32 +400,44 @@ def _outputs(rows: pd.DataFrame) -> list[tuple]:
 
 
 def _rows(
-    recordings: Sequence[Recording], runs: Mapping[tuple[str, Size], Runs], asked: Sequence[int] | int
+    recordings: Sequence[Recording],
+    runs: Mapping[tuple[str, Size], Runs],
+    asked: Sequence[int] | int,
+    longest: Sequence[np.ndarray] | None = None,
 ) -> pd.DataFrame:
     rows = results.table(recordings, runs)
     rungs, sizes = zip(*rows.method, strict=True)
-    return rows.assign(rung=rungs, size=pd.Series(sizes, dtype=object), asked=asked)
+    none = [np.zeros(0, np.int64)] * len(rows)
+    return rows.assign(
+        method=[f"{rung}, {size}" for rung, size in rows.method],
+        rung=rungs,
+        size=pd.Series(sizes, dtype=object),
+        asked=asked,
+        longest=longest or none,
+    )
 
 
 def measure(
     recordings: Sequence[Recording], drafters: Mapping[tuple[str, Size], Drafter], sources: Mapping[str, Drafter]
-) -> Ladder:
-    """Replay every rung that no draft model takes part in, and bound what the sources could have done."""
+) -> pd.DataFrame:
+    """Rows of every rung that no draft model takes part in, and of the bound of what the sources could have done.
+
+    The columns are those of a results table, and ``rung``, ``size``, the tokens ``asked`` of a draft model, and of the rung
+    :data:`BOUND` ``longest`` (:func:`acceptable`).
+    """
     longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]
-    rows = _rows(recordings, replay_each(recordings, drafters), 0)
-    return Ladder(rows, dict(zip(_outputs(rows), longest, strict=False)))
+    bound = _rows(recordings, replay_each(recordings, {(BOUND, "hindsight"): None}), 0, longest)
+    return pd.concat([bound, _rows(recordings, replay_each(recordings, drafters), 0)], ignore_index=True)
 
 
 def with_draft_model(
-    ladder: Ladder,
     recordings: Sequence[Recording],
     pair: methods.Workbench,
     prices: Sequence[PassPrices],
     weights: TreeProbabilities,
-) -> Ladder:
-    """A ladder of these recordings with one rung more, whose sources have a draft model; its price per drafted token is of each
-    of the prices."""
-    rows = [ladder.rows]
+) -> pd.DataFrame:
+    """Rows of one rung more, whose sources have a draft model; its price per drafted token is of each of the prices."""
+    rows = []
     for each in prices:
         drafter = OneTree(methods.tree_sources(pair), each, weights)
         runs, drafted = [], []
@@ -406,7 +445,25 @@ def with_draft_model(
             runs += replay_all([recording], drafter)
             drafted.append(drafter.drafted)
         rows.append(_rows(recordings, {(NEURAL, each.name): runs}, drafted))
-    return Ladder(pd.concat(rows, ignore_index=True), ladder.longest)
+    return pd.concat(rows, ignore_index=True)
+
+
+def measured(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[tuple[str, Size], Drafter],
+    pair: methods.Workbench,
+    prices: Sequence[PassPrices],
+    longest: int,
+    sampling: Sampling | None = None,
+) -> pd.DataFrame:
+    """:func:`measure` on what a model writes to prompts, of greedy answers also :func:`with_draft_model`."""
+    recordings = record_once(model, tokenizer, prompts, sampling, longest, Capture((pair.layer,)))
+    rows = [measure(recordings, drafters, retrieval(pair))]
+    if sampling is None:
+        rows.append(with_draft_model(recordings, pair, prices, pair.tree_probabilities))
+    return pd.concat(rows, ignore_index=True)
 
 
 #: Marks that were set before measuring: lower ends that the intervals of each are to lie above.
@@ -460,19 +517,26 @@ def spread(replies: Sequence[Reply], count: int) -> list[Reply]:
     return written[:: max(1, len(written) // count)][:count]
 
 
-def of_large_models(
-    tokenizer: PreTrainedTokenizerBase,
-    drafters: Mapping[tuple[str, Size], Drafter],
-    sources: Mapping[str, Drafter],
-    count: int,
-) -> tuple[dict[str, Ladder], list[str]]:
-    """Replay drafters on ``count`` answers of each of :data:`SETS`: ladders by set, and the sets that are not on this machine."""
-    ladders, absent = {}, []
+def large_prompts(count: int) -> list[Prompt]:
+    """``count`` answers of each of :data:`SETS` that is on this machine, as prompts whose reference is the answer."""
+    found = []
     for name, load in SETS.items():
         try:
-            recordings = record_replies(spread(load(), count), tokenizer)
+            replies = spread(load(), count)
         except MissingData:
-            absent.append(name)
             continue
-        ladders[name] = measure(recordings, drafters, sources)
-    return ladders, absent
+        found += [Prompt(one.id, name, (one.prompt,), chat=False, reference=one.text) for one in replies]
+    return found
+
+
+def of_large_models(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    drafters: Mapping[tuple[str, Size], Drafter],
+    sources: Mapping[str, Drafter],
+) -> pd.DataFrame:
+    """Rows of replays on :func:`large_prompts` (:func:`measure`); an empty frame for none, where the data sets are missing."""
+    if not prompts:
+        return pd.DataFrame({"task": []})
+    replies = [Reply(one.id, one.task, one.text, one.reference or "") for one in prompts]
+    return measure(record_replies(replies, tokenizer), drafters, sources)

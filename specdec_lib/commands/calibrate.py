@@ -24,7 +24,7 @@ def calibrate(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Measure what passes of a model cost by their width, and what drafting costs."""
+    """Measure the cost of a model's passes by their width, and the cost of drafting."""
     from specdec_lib import methods
     from specdec_lib.decoding.runtime import WIDTHS
     from specdec_lib.decoding.served_models import vocabulary_size

@@ -19,7 +19,7 @@ SIZES = (1, 2, 4, 8, 16, 32)
 
 
 def calibrate_vllm(
-    model: Annotated[str, typer.Argument(help="As vllm serve is given it: a folder or a name.")],
+    model: Annotated[str, typer.Argument(help="The model as vllm serve takes it: a folder or a name.")],
     out: Annotated[Path, options.OutputFile],
     batch: Annotated[list[int] | None, options.whole("Requests at once; may be given several times.")] = None,
     tokens: Annotated[int, options.whole("Most drafted tokens of a request.")] = 8,
@@ -27,7 +27,7 @@ def calibrate_vllm(
     repeats: Annotated[int, options.whole("Timed passes of each kind.")] = 8,
     engine: Annotated[str, typer.Option(help="Further arguments of vllm.LLM, as a JSON object.")] = "{}",
 ) -> None:
-    """Measure in vLLM what passes take by requests and drafted tokens."""
+    """Measure in vLLM how long passes take, by requests and drafted tokens."""
     given, sizes = json.loads(engine), batch or SIZES
     if not isinstance(given, dict):
         raise ValueError(f'--engine is {engine}; expected a JSON object such as {{"dtype": "float32"}}')

@@ -15,17 +15,18 @@ def claims(
 ) -> None:
     """Print every claim of the papers with its verdict here."""
     paths.root()
+    from specdec_lib.models import smollm2
     from specdec_lib.report import numbers
     from specdec_lib.report.claims import rules, table
     from specdec_lib.report.params import UsageError
 
     if save:
         executed = list(numbers.executed_files().values())
-        smoke = [path.name for path in executed if any(one.profile == "smoke" for one in numbers.read(path).values())]
-        if smoke or not executed:
+        targets = {path.name: numbers.target_of(path) for path in executed}
+        other = [f"{name} is of the target {target}" for name, target in targets.items() if target != smollm2.NAME]
+        if other or not executed:
             raise UsageError(
-                f"nothing is saved: {f'{smoke[0]} is of a smoke run' if smoke else 'no notebook has been executed'}. "
-                "Run: python -m specdec_lib run"
+                f"nothing is saved: {other[0] if other else 'no notebook has been executed'}. Run: python -m specdec_lib run"
             )
         save.mkdir(parents=True, exist_ok=True)
         for path in executed:

@@ -190,10 +190,10 @@ def describe(path: Path) -> str:
     return "\n".join(map(printable, lines))
 
 
-Store = Annotated[Path, typer.Argument(help="folder of the store, of shards or not")]
+Store = Annotated[Path, typer.Argument(help="folder of the store, with or without shards")]
 Known = Annotated[str | None, typer.Option("--tokenizer", help="check that the tokens are this tokenizer's")]
 On = Annotated[Literal["ray"] | None, typer.Option(help="work on the cores and nodes of a Ray cluster (the extra ray)")]
-Address = Annotated[str | None, typer.Option(help="of a cluster that runs, auto for this machine's")]
+Address = Annotated[str | None, typer.Option(help="address of a running cluster; auto: this machine's")]
 
 
 @app.command()
@@ -202,17 +202,17 @@ def build(
     named: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES...", help="texts, and JSON lines where a name has .jsonl or .ndjson; plain, .gz or .zip"
+            metavar="FILES...", help="texts, or JSON lines if the name has .jsonl or .ndjson; plain, .gz or .zip"
         ),
     ],
-    field: Annotated[str | None, typer.Option(help="the text's name in JSON lines (default: text)")] = None,
+    field: Annotated[str | None, typer.Option(help="field of JSON lines that has the text (default: text)")] = None,
     tokenizer: Annotated[str, typer.Option(help="smollm2, pocket, a directory or a name on the hub")] = "smollm2",
     max_tokens: Annotated[int | None, typer.Option(help="stop before the first document that would exceed it")] = None,
-    shards: Annotated[int | None, typer.Option(help="cut the texts into so many shards")] = None,
+    shards: Annotated[int | None, typer.Option(help="number of shards to cut the texts into")] = None,
     on: On = None,
     address: Address = None,
 ) -> None:
-    """Tokenize documents and sort their suffixes; of shards, those that are finished stay."""
+    """Tokenize documents and sort their suffixes; finished shards are kept."""
     path, lines = located(store), [one for one in named if is_json_lines(one)]
     plain = [one for one in named if one not in lines]
     other = [one for one in plain if ".json" in map(str.lower, one.suffixes)]
@@ -247,15 +247,15 @@ def dense(
         str, typer.Option(help="whose states: smollm2, pocket, a directory or a name on the hub")
     ] = "smollm2",
     device: Annotated[str, typer.Option(help="where the model runs")] = "auto",
-    dtype: Annotated[str, typer.Option(help="as which it is loaded, float32 or bfloat16 say")] = "auto",
+    dtype: Annotated[str, typer.Option(help="type of the weights, such as float32 or bfloat16")] = "auto",
     dims: Annotated[int, typer.Option(help="principal components kept")] = 64,
-    factory: Annotated[str, typer.Option(help="FAISS factory string, IVF1024,PQ16x8 or HNSW32 say")] = "Flat",
-    nprobe: Annotated[int | None, typer.Option(help="lists searched of an IVF index")] = None,
-    ef_search: Annotated[int | None, typer.Option(help="candidates searched of an HNSW index")] = None,
+    factory: Annotated[str, typer.Option(help="FAISS factory string, such as IVF1024,PQ16x8 or HNSW32")] = "Flat",
+    nprobe: Annotated[int | None, typer.Option(help="lists of an IVF index to search")] = None,
+    ef_search: Annotated[int | None, typer.Option(help="candidates of an HNSW index to search")] = None,
     window: Annotated[int, options.whole("tokens run at once")] = 1024,
     cover: Annotated[
         Literal["truncate", "windows"],
-        typer.Option(help="of a longer document: its first window, or overlapping windows over all of it"),
+        typer.Option(help="what to embed of a long document: its first window, or overlapping windows over all of it"),
     ] = "truncate",
     overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
     max_states: Annotated[int | None, options.whole("stop after so many states")] = None,
@@ -265,7 +265,7 @@ def dense(
     on: On = None,
     address: Address = None,
 ) -> None:
-    """Add a dense index of a model's hidden states to a store; run again, it continues."""
+    """Add a dense index of a model's hidden states to a store; the same command continues after an interruption."""
     path = located(store)
     if on and not is_sharded(path):
         raise ValueError("--on ray works on shards: name a store of shards")

@@ -31,7 +31,7 @@ def _prices(name: str) -> PassPrices:
 
 
 def _table(found: Diagnosis) -> str:
-    rows = [("Method", "Tokens a pass", "Speed-up", "Width")]
+    rows = [("Method", "Tokens per pass", "Speed-up", "Width")]
     for one in found.predictions:
         rows.append((one.method, f"{one.tokens_per_pass:.2f}", f"{one.speedup:.2f}", f"{one.width:.1f}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -48,21 +48,21 @@ def _print(text: str) -> None:
 def diagnose(
     answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
     tokenizer: Annotated[
-        str, typer.Option(help="The model's: smollm2, pocket, a folder or a name on the hub.")
+        str, typer.Option(help="The model's tokenizer: smollm2, pocket, a folder or a name on the hub.")
     ] = "smollm2",
     store: options.Store = None,
     weights: Annotated[
-        Path | None, typer.Option(parser=options.existing, metavar="FILE", help="One tree's, of fit-tree.")
+        Path | None, typer.Option(parser=options.existing, metavar="FILE", help="Weights of one tree, from fit-tree.")
     ] = None,
     prices: Annotated[
-        str, typer.Option(help="What a pass costs by its width: gpu, cpu, server, or a file of calibrate.")
+        str, typer.Option(help="The cost of a pass by its width: gpu, cpu, server, or a file from calibrate.")
     ] = "cpu",
     to_json: Annotated[Path | None, typer.Option("--json", parser=options.output_file, metavar="FILE")] = None,
     page: Annotated[
         Path | None, typer.Option(parser=options.output_file, metavar="FILE", help="An HTML page, with a figure.")
     ] = None,
 ) -> None:
-    """Predict from recorded answers what the methods would save.
+    """Predict from recorded answers how much the methods would save.
 
     Each line of ANSWERS is a JSON object: {"prompt": "...", "answer": "..."}, the prompt as the model was given it; or a chat
     as the APIs of OpenAI, Anthropic or Gemini write it, such as {"messages": [{"role": "user", "content": "..."}, {"role":

@@ -33,9 +33,9 @@ def find_heads(
     max_new_tokens: options.NewTokens = 96,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Identify again where the file is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Identify the heads again even if the file exists.")] = False,
 ) -> None:
-    """Identify the induction heads of a model, for PLD+ (a); a file that is there is read and printed."""
+    """Identify the induction heads of a model, for PLD+ (a); a file that exists is read and printed."""
     from specdec_lib.experiments.prompts import COPYING
     from specdec_lib.experiments.recorded_runs import check_template, render
     from specdec_lib.experiments.tasks import choosing_prompts

@@ -20,7 +20,7 @@ def fit_tree(
     heads: Annotated[
         Path | None,
         typer.Option(
-            parser=options.existing, metavar="FOLDER", help="Of train-heads, for sources that draft with heads."
+            parser=options.existing, metavar="FOLDER", help="Heads from train-heads, for sources that draft with heads."
         ),
     ] = None,
     prompts: options.Prompts = 6,

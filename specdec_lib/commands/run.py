@@ -12,13 +12,12 @@ from specdec_lib import paths
 
 
 def run(
-    profile: Annotated[str, typer.Option(help="smoke, default or full.")] = "default",
     only: Annotated[list[str] | None, typer.Option(metavar="01", help="One notebook; may be repeated.")] = None,
     parameter: Annotated[
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="01.name=value", help="One parameter; may be repeated."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Execute also what has not changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also execute notebooks that have not changed.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode every prompt again, taking no recorded tokens; implies --force.")
     ] = False,
@@ -29,7 +28,7 @@ def run(
     from specdec_lib.report.build import runner
 
     with recordings.fresh_folder() if fresh else nullcontext():
-        failed = runner.run(profile, only or (), parameter or (), force or fresh)
+        failed = runner.run(only or (), parameter or (), force or fresh)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -49,6 +48,7 @@ def rows(
         str(path.relative_to(evidence.FOLDER)).removesuffix(".csv.gz") for path in evidence.FOLDER.rglob("*.csv.gz")
     }
     seconds = {name: evidence.read(name)[1]["seconds"] for name in known}
+    asked: dict[str, list[str]] = {}
     for name in which or sorted({name.split("/")[0] for name in known}):
         chapter, _, file = name.partition("/")
         if not (chapter.isdigit() and len(chapter) == 2):
@@ -56,7 +56,14 @@ def rows(
                 f"{name!r} names no rows; expected a chapter such as 01, or one of {', '.join(sorted(known))}"
             )
         took = sum(spent for one, spent in seconds.items() if one == name or not file and one.startswith(f"{chapter}/"))
-        print(f"{name}: took {took / 3600:.1f} hours the last time" if took else f"{name}: was never made", flush=True)
-        os.environ[evidence.MAKE] = name
-        if runner.run("default", [chapter], force=True):
+        print(
+            f"{name}: took {took / 3600:.1f} hours the last time"
+            if took
+            else f"{name}: how long it takes is not known",
+            flush=True,
+        )
+        asked.setdefault(chapter, []).append(name)
+    for chapter, names in asked.items():
+        os.environ[evidence.MAKE] = " ".join(names)
+        if runner.run([chapter], force=True):
             raise typer.Exit(1)

@@ -9,7 +9,7 @@ import typer
 
 from specdec_lib.commands import options
 
-Seed = Annotated[int, typer.Option(help="Of weights and order.")]
+Seed = Annotated[int, typer.Option(help="Seed of the initial weights and the order of examples.")]
 Data = Annotated[Path, options.folder("Recorded answers; a run goes on here.")]
 
 
@@ -31,7 +31,9 @@ def train_acceptance_head(
     ] = "0.15",
     sees_confidence: Annotated[
         bool,
-        typer.Option("--sees-confidence", help="Let it read the draft's probability too, which the paper's does not."),
+        typer.Option(
+            "--sees-confidence", help="Let the head also read the draft model's probability, unlike the paper's."
+        ),
     ] = False,
     epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
     rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
@@ -40,7 +42,7 @@ def train_acceptance_head(
         int, options.whole("Heads to train, from --seed on; the second is written to acceptance-1.safetensors.")
     ] = 1,
 ) -> None:
-    """Record data for an acceptance head of SpecDec++ and train it. The same command goes on after the last whole shard."""
+    """Record data for an acceptance head of SpecDec++ and train it. The same command continues after the last whole shard."""
     from specdec_lib.experiments.head_training import Asked, train_acceptance_heads
     from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import load_pair
@@ -103,7 +105,7 @@ def train_heads(
         int, options.whole("Most passes over the answers; fewer once the held-out loss stops falling.")
     ] = 20,
     batch: Annotated[int, options.whole("Answers of a step.")] = 4,
-    rate: Annotated[float | None, typer.Option(help="Peak learning rate; the kind's own without it.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Peak learning rate (default: that of the kind).")] = None,
     seed: Seed = 0,
     own_vocabulary: Annotated[
         bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
@@ -114,7 +116,7 @@ def train_heads(
     prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
     mlp: Annotated[int, options.whole("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
 ) -> None:
-    """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; those that are recorded stay."""
+    """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; recorded answers are kept."""
     import torch
 
     from specdec_lib.experiments.head_training import Asked, train_kinds

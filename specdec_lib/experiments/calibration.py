@@ -19,24 +19,6 @@ def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np
     return predicted, outcome
 
 
-def reliability(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> dict[str, np.ndarray]:
-    """Mean prediction and mean outcome in bins of equal width, and their counts; empty bins are left out. ValueError if
-    lengths differ or a value is outside [0, 1]."""
-    predicted, outcome = _checked(predicted, outcome)
-    place = np.minimum((predicted * bins).astype(int), bins - 1)
-    count = np.bincount(place, minlength=bins)
-    filled = count > 0
-    sums = [np.bincount(place, values, bins)[filled] / count[filled] for values in (predicted, outcome)]
-    return {"predicted": sums[0], "outcome": sums[1], "count": count[filled]}
-
-
-def expected_calibration_error(predicted: np.ndarray, outcome: np.ndarray, bins: int = 10) -> float:
-    """Mean absolute difference of prediction and outcome over the bins of :func:`reliability`, weighted by
-    their counts."""
-    diagram = reliability(predicted, outcome, bins)
-    return float((np.abs(diagram["predicted"] - diagram["outcome"]) * diagram["count"]).sum() / diagram["count"].sum())
-
-
 def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
     """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half; NaN
     where all outcomes are alike.
@@ -75,6 +57,6 @@ def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prom
     drawn = np.array([lead(row[own].astype(float)) for row in times])
     drawn = drawn[np.isfinite(drawn)]
     if count < 2 or not len(drawn):
-        return Interval(lead(np.ones(len(own))), np.nan, np.nan)
+        return Interval(lead(np.ones(len(own))), np.nan, np.nan, count)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(lead(np.ones(len(own))), float(low), float(high))
+    return Interval(lead(np.ones(len(own))), float(low), float(high), count)

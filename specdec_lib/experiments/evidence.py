@@ -22,7 +22,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from specdec_lib.models.fingerprint import fingerprint
 FOLDER = paths.DATA / "rows"
 #: What tells one row from another, and further columns that a file may name.
 KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
-#: Names the rows that a run makes and writes: those of a chapter, ``01``, or one file of it, ``01/greedy``.
+#: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 6.0
@@ -54,6 +54,7 @@ PIECE = 8
 ROUNDING, DRAWS = 2.0**-22, 3
 
 Make = Callable[[Sequence[Prompt]], pd.DataFrame]
+Stores = Mapping[str, tuple[str, Collection[str] | None]]
 
 
 class EvidenceError(ValueError):
@@ -117,14 +118,16 @@ def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path
 
 
 def _packed(counts: np.ndarray) -> str:
-    return " ".join(f"{place}:{counts[place]}" for place in np.flatnonzero(counts))
+    return " ".join(f"{place}:{counts[place]:.10g}" for place in np.flatnonzero(counts))
 
 
 def _unpacked(text: str) -> np.ndarray:
-    pairs = [tuple(map(int, part.split(":"))) for part in text.split()]
-    if not all(0 <= place < PLACES and count >= 0 for place, count in pairs):
+    pairs = [part.split(":") for part in text.split()]
+    shared = any("." in count for _, count in pairs)  # counts that are shared out between neighbouring places
+    pairs = [(int(place), float(count) if shared else int(count)) for place, count in pairs]
+    if not all(0 <= place < PLACES and 0 <= count < np.inf for place, count in pairs):
         raise ValueError(f"{text!r:.40} holds no counts by place")
-    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), np.int64)
+    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), float if shared else np.int64)
     for place, count in pairs:
         counts[place] = count
     return counts
@@ -149,6 +152,8 @@ def _alike(before: Any, now: Any) -> bool:
         return _packed(before) == _packed(np.asarray(now))
     if isinstance(before, float) or isinstance(now, float):
         return bool(np.isclose(before, now, rtol=1e-3, equal_nan=True))
+    if isinstance(before, str) or isinstance(now, str):
+        return str(before) == str(now)  # a file has texts where a column has numbers and words
     return before == now
 
 
@@ -194,23 +199,35 @@ class Evidence:
         """Whether the rows of this run are those that are committed."""
         return not self.own
 
+    def reads(self, name: str) -> bool:
+        """Whether the rows of an experiment are those that are committed, not made by this run."""
+        return self.published and not self._makes(name)
+
+    def _makes(self, name: str) -> bool:
+        return not {self.chapter, f"{self.chapter}/{name}"}.isdisjoint(os.environ.get(MAKE, "").split())
+
     def rows(
         self,
         name: str,
         make: Make,
         prompts: Sequence[Prompt],
-        stores: Mapping[str, tuple[str, Collection[str]]] = {},
+        stores: Stores | None = None,
         key: Sequence[str] = (),
+        models: Collection[str] | None = None,
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
-        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it.
-        ``key`` names columns that tell the rows of one output and method apart.
+        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
+        None for all of them. ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that
+        the rows depend on (all); a reader's own run reads the committed rows where they depend on none.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
-        full = f"{self.chapter}/{name}"
-        if os.environ.get(MAKE) in (self.chapter, full):
+        if models is not None:
+            parts = {part: model for part, model in self.models.items() if part in models}
+            return replace(self, models=parts, own=self.own if parts else ()).rows(name, make, prompts, stores, key)
+        full, stores = f"{self.chapter}/{name}", stores or {}
+        if self._makes(name):
             return self._made(full, make, prompts, stores, key)
         if self.own:
             return make(first_of_each(prompts, self.own_prompts))
@@ -225,7 +242,7 @@ class Evidence:
             method
             for store, (checksum, own) in stores.items()
             if about["stores"].get(store) != checksum
-            for method in own
+            for method in (frame.method if own is None else own)
         }
         self._check(full, frame, about, make, prompts, unchecked)
         return frame
@@ -237,12 +254,14 @@ class Evidence:
         about: Mapping[str, Any],
         make: Make,
         prompts: Sequence[Prompt],
-        unchecked: Collection[str],
+        unchecked: set[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
         compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
+        if unchecked >= set(frame.method):
+            drawn = []
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
         self.outcomes.append(outcome)
         random.Random(f"{self.seed} {name}").shuffle(drawn)
@@ -280,7 +299,7 @@ class Evidence:
         name: str,
         make: Make,
         prompts: Sequence[Prompt],
-        stores: Mapping[str, tuple[str, Collection[str]]],
+        stores: Stores,
         key: Sequence[str],
     ) -> pd.DataFrame:
         """Make all rows and write them, piece by piece: an interrupted run goes on where it was."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from transformers import PreTrainedModel
 
@@ -26,7 +27,7 @@ from specdec_lib.decoding.sampling import distribution
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.recorded_runs import Recording, prompts_of
+from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate
 
 #: What follows the kept row: ``"rest"`` draws a token again, ``"dresd"`` takes the row's own that did not match.
@@ -114,13 +115,14 @@ class Bias(NamedTuple):
     accepted_exactly: Interval
 
 
-def sampling_bias(
+def bias_counts(
     model: PreTrainedModel, recordings: Sequence[Recording], runs: Sequence[Generation], rule: str
-) -> Bias:
-    """Measure a rule of :data:`RULES` on the drafts of sampled runs, exactly, from the target's probabilities.
+) -> pd.DataFrame:
+    """Rows of what a rule of :data:`RULES`, their ``method``, does to the drafts of sampled runs, from the target's probabilities.
 
-    ``runs`` are runs or replays of the sampled ``recordings`` with a drafter. Greedy recordings, and runs without any draft,
-    are a ValueError.
+    ``steps`` with a draft; of these the sums of the total variation ``distance``, whose ``largest`` is kept too, and of the draft
+    tokens expected to be ``accepted`` under the rule and ``accepted_exactly``, with one draw a node. ``runs`` are runs or replays
+    of the sampled ``recordings`` with a drafter. Greedy recordings are a ValueError.
     """
 
     def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
@@ -141,11 +143,32 @@ def sampling_bias(
         return found
 
     found = on_all_cores([partial(measured, *each) for each in zip(recordings, runs, strict=True)])
-    steps = [len(each) for each in found]
-    if not sum(steps):
-        raise ValueError("no step of the runs has a draft; there is nothing to measure")
-    distance, accepted, exactly = (
-        pooled_rate(Counts([sum(row[i] for row in each) for each in found], steps), prompts_of(recordings))
-        for i in range(3)
+    sums = [tuple(map(sum, zip(*own, strict=True))) or (0.0, 0.0, 0.0) for own in found]
+    return pd.DataFrame(
+        {
+            "task": recording.task,
+            "prompt": recording.prompt.id,
+            "turn": recording.turn,
+            "seed": recording.trace.sampling.seed,
+            "temperature": recording.trace.sampling.temperature,
+            "method": rule,
+            "steps": len(own),
+            "distance": distance,
+            "largest": max((row[0] for row in own), default=0.0),
+            "accepted": accepted,
+            "accepted_exactly": exactly,
+        }
+        for recording, own, (distance, accepted, exactly) in zip(recordings, found, sums, strict=True)
     )
-    return Bias(sum(steps), distance, max(row[0] for each in found for row in each), accepted, exactly)
+
+
+def bias(rows: pd.DataFrame) -> Bias:
+    """What the rows of :func:`bias_counts` of one rule come to; ValueError if no step of them has a draft."""
+    if not rows.steps.sum():
+        raise ValueError("no step of the runs has a draft; there is nothing to measure")
+    prompts = list(zip(rows.task, rows.prompt, strict=True))
+    distance, accepted, exactly = (
+        pooled_rate(Counts(rows[column].tolist(), rows.steps.tolist()), prompts)
+        for column in ("distance", "accepted", "accepted_exactly")
+    )
+    return Bias(int(rows.steps.sum()), distance, float(rows.largest.max()), accepted, exactly)

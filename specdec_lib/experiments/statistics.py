@@ -29,20 +29,22 @@ SEED = 0
 class Interval(NamedTuple):
     """A number and the ends of its 95 % interval; the ends are NaN where one prompt alone tells nothing of them.
 
-    A format applies to all three: ``f"{interval:.2f}"`` is ``1.23 (1.10–1.36)``, and ``1.23`` without known ends.
+    ``prompts`` is how many prompts count in it, 0 where it rests on something else, such as repeats of a measurement.
+    A format applies to the first three: ``f"{interval:.2f}"`` is ``1.23 (1.10–1.36)``, and ``1.23`` without known ends.
     """
 
     value: float
     low: float
     high: float
+    prompts: int = 0
 
     @property
     def known(self) -> bool:
-        """Whether all three are numbers."""
-        return all(map(math.isfinite, self))
+        """Whether the value and both ends are numbers."""
+        return all(map(math.isfinite, self[:3]))
 
     def __format__(self, spec: str) -> str:
-        value, low, high = (format(number, spec) if math.isfinite(number) else "–" for number in self)
+        value, low, high = (format(number, spec) if math.isfinite(number) else "–" for number in self[:3])
         # A word joiner on either side of the dash keeps the bracket on one line. No dash stands before a minus.
         between = " to " if low.startswith("-") else "\u2060–\u2060"
         return f"{value} ({low}{between}{high})" if self.known else value
@@ -124,9 +126,9 @@ def interval_of_sums(
     drawn = drawn[np.isfinite(drawn)]
     telling = {name for name, row in zip(names, table, strict=True) if row.any()}
     if len(telling) < 2 or not len(drawn):
-        return Interval(value, math.nan, math.nan)
+        return Interval(value, math.nan, math.nan, len(telling))
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+    return Interval(value, float(low), float(high), len(telling))
 
 
 def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:

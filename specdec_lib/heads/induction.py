@@ -114,22 +114,32 @@ def every_head(model: PreTrainedModel) -> Capture:
     return Capture(heads=tuple(product(range(config.num_hidden_layers), range(config.num_attention_heads))))
 
 
+def credits(trace: Trace) -> tuple[np.ndarray, np.ndarray, int]:
+    """For each head of a recorded run: how many copied tokens it is credited with, and the sum of its attention on their origins;
+    and how many tokens were copied."""
+    peaks, weight, copied = np.zeros(len(trace.heads)), np.zeros(len(trace.heads)), 0
+    text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)
+    for position, rows in enumerate(trace.attention, start=length):
+        place = None if text[position] in trace.limits.eos else origin(text, position, length)
+        if place is not None:
+            peaks += (rows.argmax(-1) == place).numpy()
+            weight += rows[:, place].double().numpy()
+            copied += 1
+    return peaks, weight, copied
+
+
 def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     """Credit the heads that looked at the origin of what was copied in recorded runs, which have :func:`every_head`."""
-    every = every_head(model).heads
-    peaks, weight, copied, runs = np.zeros(len(every)), np.zeros(len(every)), 0, 0
+    every, found = every_head(model).heads, []
     for trace in traces:
         if trace.heads != every:
             raise ValueError(f"a run has rows of {len(trace.heads)} heads, not all {len(every)}: use every_head(model)")
-        runs += 1
-        text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)
-        for position, rows in enumerate(trace.attention, start=length):
-            place = None if text[position] in trace.limits.eos else origin(text, position, length)
-            if place is not None:
-                peaks += (rows.argmax(-1) == place).numpy()
-                weight += rows[:, place].double().numpy()
-                copied += 1
+        found.append(credits(trace))
+    copied = sum(own for _, _, own in found)
     if not copied:
-        raise ValueError(f"none of the new tokens of {runs} prompts occurs in its prompt; use input-guided prompts")
+        raise ValueError(
+            f"none of the new tokens of {len(found)} prompts occurs in its prompt; use input-guided prompts"
+        )
+    peaks, weight = (sum(own[i] for own in found) / copied for i in range(2))
     shape = decoder_config(model).num_hidden_layers, -1
-    return InductionHeads((peaks / copied).reshape(shape), (weight / copied).reshape(shape), copied, fingerprint(model))
+    return InductionHeads(peaks.reshape(shape), weight.reshape(shape), copied, fingerprint(model))

@@ -19,10 +19,13 @@ _HOMES = {
     "save": "numbers",
     "Markup": "display.tables",
     "Table": "display.tables",
+    "rename_prompt": "display.same_prompt",
+    "same_prompt": "display.same_prompt",
     "stepper": "display.stepper",
     "Notice": "display.session",
     "notice": "display.session",
     "provenance_table": "display.session",
+    "times_table": "display.session",
     "plots": "plots",
 }
 __all__ = sorted(_HOMES)

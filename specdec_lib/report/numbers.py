@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from specdec_lib import paths
 from specdec_lib.experiments.statistics import Interval
-from specdec_lib.files import replacing
+from specdec_lib.files import read_json, replacing
 from specdec_lib.report import run_context
 
-COLUMNS = ("key", "value", "low", "high", "timed", "profile", "words")
+COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
@@ -33,18 +33,19 @@ class NumberError(ValueError):
 
 
 class Number(NamedTuple):
-    """A row of a chapter's table: ``value``, the ends of its 95 % interval, and the profile of its run.
+    """A row of a chapter's table: ``value`` and the ends of its 95 % interval.
 
-    ``timed`` says that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a
-    text, ``"not available"``, or of a value whose interval is not known ``"no interval"``.
+    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says
+    that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a text,
+    ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
 
     value: float | int | None
     low: float | None = None
     high: float | None = None
     timed: bool = False
-    profile: str = ""
     words: str = ""
+    prompts: int | None = None
 
     def __format__(self, spec: str) -> str:
         if self.value is None:
@@ -70,8 +71,7 @@ def save(
         raise NumberError(f"{min(twice)!r} is counted and timed; expected it in one of the two")
     run = run_context.current()
     path = (run.folder if run else Path()) / f"{chapter}.csv"
-    profile = run.profile if run else ""
-    rows = [_row(key, value, key in timed, profile) for key, value in (*counted.items(), *timed.items())]
+    rows = [_row(key, value, key in timed) for key, value in (*counted.items(), *timed.items())]
     _write(path, rows)
     if published and run:
         _renew(COMMITTED / path.name, rows)
@@ -81,8 +81,10 @@ def save(
 def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
     """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
     with path.open(encoding="utf-8", newline="") as file:
-        before = {row["key"]: tuple(row[name] for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]}
-    _write(path, [before.get(row[0], row)[:5] + ("", row[6]) for row in rows])
+        before = {
+            row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]
+        }
+    _write(path, [before.get(row[0], row) for row in rows])
 
 
 def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
@@ -92,12 +94,13 @@ def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
         writer.writerows(rows)
 
 
-def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
+def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
     if not key.isidentifier():
         raise NumberError(f"{key!r} is no key; expected letters, digits and underscores")
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     low = high = words = ""
+    prompts = str(value.prompts or "") if isinstance(value, Interval) else ""
     if isinstance(value, Interval) and value.known:
         value, low, high = value.value, _written(value.low), _written(value.high)
     elif isinstance(value, Interval):
@@ -110,7 +113,7 @@ def _row(key: str, value: Any, timed: bool, profile: str) -> tuple[str, ...]:
         raise NumberError(
             f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
         )
-    return (key, _written(value), low, high, "yes" if timed else "", profile, words)
+    return (key, _written(value), low, high, "yes" if timed else "", words, prompts)
 
 
 def _written(value: float | int | bool | None) -> str:
@@ -137,8 +140,8 @@ def read(path: Path) -> dict[str, Number]:
                 number(row["low"]),
                 number(row["high"]),
                 bool(row["timed"]),
-                row["profile"],
                 row["words"],
+                number(row.get("prompts") or ""),
             )
             for row in csv.DictReader(file)
         }
@@ -159,6 +162,14 @@ def executed_files(executed: Path | None = None) -> dict[str, Path]:
     """The file that each executed notebook wrote, by the number of its chapter; ``executed`` is ``book/notebooks`` by default."""
     folder = executed or paths.root() / "book" / "notebooks"
     return {path.stem: path for path in sorted(folder.glob("files/*/??.csv"))}
+
+
+def target_of(path: Path) -> str:
+    """The target model of the run that wrote a file of numbers, by what it says of its origin."""
+    from specdec_lib.report.display import provenance
+
+    about = read_json(path.with_name(provenance.FILE)) or {}
+    return str(about.get("parameters", {}).get("target", MISSING))
 
 
 def tables() -> dict[str, dict[str, Number]]:

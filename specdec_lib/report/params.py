@@ -1,4 +1,4 @@
-"""The parameters a notebook declares, and the refusal of everything else.
+"""The parameters that a notebook declares; everything else is rejected.
 
 The cell tagged ``parameters`` holds annotated assignments of literals, each with a comment::
 

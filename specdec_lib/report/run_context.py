@@ -12,11 +12,10 @@ VARIABLE = "SPECDEC_RUN"
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run a kernel belongs to: the name of the source notebook without suffix, the profile, the folder for files that the
-    notebook offers for download, and the checksum of the source."""
+    """The run a kernel belongs to: the name of the source notebook without suffix, the folder for files that the notebook offers
+    for download, and the checksum of the source."""
 
     notebook: str
-    profile: str
     files: str
     sha256: str
 

@@ -8,8 +8,11 @@ import torch
 
 from specdec_lib.chapters import ch02_datastore_construction as chapter
 from specdec_lib.datastores.faiss_index import load_faiss
-from specdec_lib.decoding.contract import LAST
-from specdec_lib.experiments import statistics
+from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.drafters import Rest
+from specdec_lib.experiments import prompts as book_prompts
+from specdec_lib.experiments import recorded_runs, statistics, stores
+from specdec_lib.experiments.retrieval import match_lengths
 
 
 def test_the_growth_of_a_line_in_the_logarithm_is_that_line_and_an_interruption_hardly_moves_a_time():
@@ -92,3 +95,57 @@ def test_reciprocal_ranks_are_those_of_a_loop():
     assert chapter.next_token_reciprocal_rank(index, states, wanted, 4) == pytest.approx(np.mean(firsts))
     with pytest.raises(ValueError, match="one token a state"):
         chapter.next_token_reciprocal_rank(index, states, wanted[:59])
+
+
+@pytest.fixture
+def stored(pocket, monkeypatch, tmp_path):
+    """The states of a small store."""
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    return chapter.Stored.of(model, stores.text_store("stdlib", tokenizer, 1_200), 80)
+
+
+def test_rows_of_a_store_have_the_ranks_and_hits_of_searches_one_by_one(stored):
+    rows = chapter.state_counts(stored, [4, 64]).set_index("method")
+    assert set(rows.index) >= {"4", "64", "4, no z-scores", "64, neither", "repeated", "distinct", "Flat", "HNSW32"}
+    index = stored.index(4)
+    ranks = []
+    for state in stored.asked:
+        found = index.search(stored.vectors[state][None], chapter.RANKED)[1][0].tolist()
+        own = stored.positions[state]
+        ranks.append(1 / (1 + found.index(own)) if own in found else 0.0)
+    assert chapter.mean_reciprocal_rank(rows.ranks["4"]).value == pytest.approx(np.mean(ranks), abs=1e-3)
+    assert chapter.mean_recall(rows.hits["Flat"]).value == 1.0
+    halves = [rows.ranks[name].sum() for name in ("repeated", "distinct")]
+    assert sum(halves) == len(stored.asked) == rows.ranks["4"].sum()
+    assert rows.bytes.notna().sum() == 4
+
+
+def test_recall_and_ranks_are_means_over_states():
+    assert chapter.mean_reciprocal_rank(np.array([1, 2, 1])).value == pytest.approx((0 + 1 + 1 + 1 / 2) / 4)
+    assert chapter.mean_recall(np.array([1, 0, 1] + [0] * 7 + [2])).value == pytest.approx((0 + 0.2 + 1 + 1) / 4)
+    found, exact = np.array([[3, 1], [5, 6]]), np.array([[1, 2], [5, 6]])
+    assert chapter.hits_of(found, exact).tolist() == [1, 2]
+
+
+def test_sizes_of_stores_are_those_of_their_files_and_comparisons_grow(stored):
+    rows = chapter.store_sizes(stored, {"stdlib": stored.base}, "stdlib").set_index("method")
+    sparse, dense = rows.loc["sparse, stdlib"], rows.loc["dense, stdlib"]
+    assert sparse.bytes == stored.base.bytes_per_token < dense.bytes and sparse.stored == stored.base.store.count
+    assert dense.width == stored.vectors.shape[1] and dense.explained[-1] == pytest.approx(1, abs=1e-3)
+    # No rescaling of single dimensions changes their correlation.
+    assert dense.correlation == pytest.approx(dense.correlation_zscored)
+    compared = chapter.comparison_counts(stored)
+    assert compared.groupby("prompt").size().eq(3).all() and not compared.duplicated(["prompt", "stored"]).any()
+
+
+def test_matches_and_dimensions_of_outputs_are_counted_by_output(pocket, stored):
+    model, tokenizer = pocket
+    prompts = book_prompts.load("report", ("code editing",), 2)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 12, Capture(layers=(LAST,)))
+    rows = chapter.match_counts(recorded, stored.base, "code")
+    whole = match_lengths(recorded, Rest(stored.base))
+    assert np.sum(rows.lengths.tolist(), axis=0).tolist() == [whole[n] for n in range(17)]
+    by_dims = chapter.dims_counts({4: stored.index(4)}, recorded)
+    counted = chapter.next_token_counts(stored.index(4), recorded)
+    assert by_dims.next_rank.tolist() == pytest.approx(list(counted.above)) and by_dims.states.tolist() == counted.below

@@ -1,7 +1,6 @@
 """Rates and curves of replayed outputs against closed forms and the library's metrics; both methods on growing stores, and on recorded outputs."""
 
 import dataclasses
-import gzip
 import itertools
 import json
 
@@ -15,15 +14,15 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.experiments import committed_rows, evidence, recorded_runs, results, stores
 from specdec_lib.experiments import prompts as book_prompts
-from specdec_lib.experiments import recorded_runs, stores
 from specdec_lib.experiments.metrics import pooled
 from specdec_lib.experiments.package_files import package_files
 from specdec_lib.experiments.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.recorded_runs import replay_all
 from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
 from specdec_lib.experiments.retrieval import match_lengths, record_replies
-from specdec_lib.models.fingerprint import fingerprint
+from specdec_lib.experiments.statistics import Interval
 from tests.experiments.made import made_up
 
 
@@ -50,8 +49,8 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
     curve = retrieval.curve_at(price)
     brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
     rows = pd.DataFrame({"prompt": ["a"], "tokens": [7], "drafted": [3], "widths": [np.bincount(widths)]})
-    retrieval.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
-    (back, about) = retrieval.committed("some", tmp_path)
+    committed_rows.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
+    (back, about) = committed_rows.committed("some", tmp_path)
     assert about["what"] == "a test" and "draft_s" not in back and back.tokens.tolist() == [7]
     for frame in (rows, back):
         assert priced(frame, curve).price[0] == pytest.approx(brute, abs=0.1)
@@ -98,6 +97,57 @@ def test_settings_pair_the_same_store_size_way_and_group():
     assert len(retrieval.settings(pd.DataFrame(rows), "ours", "theirs", ["store"])) == 2
 
 
+def growing(lead):
+    """Rows of two methods whose ratio of tokens per pass is ``lead`` of the size of the store."""
+    rows = []
+    for prompt, stored, way, method in itertools.product("abc", (10, 1000), ("greedy", "nucleus"), ("DReSD", "REST")):
+        tokens = 100 * (lead(stored) if method == "DReSD" else 1)
+        rows.append({"prompt": prompt, "stored": stored, "way": way, "method": method, "tokens": tokens, "passes": 100})
+    return pd.DataFrame(rows).assign(store="packages", group="code")
+
+
+def test_the_lead_in_every_setting_and_its_change_from_the_smallest_store_to_the_largest():
+    rows = growing(lambda stored: 1.5 if stored == 10 else 0.9)
+    elsewhere = growing(lambda stored: 7.0).assign(store="own", stored=lambda own: 10 * own.stored)
+    both = pd.concat([rows, elsewhere])
+    assert [each.value for each in retrieval.leads(rows, "REST")] == pytest.approx([1.5, 1.5, 0.9, 0.9])
+    last, first = (retrieval.geometric_mean(retrieval.at_end(both, "REST", end)) for end in ("max", "min"))
+    assert (last.value, first.value) == pytest.approx((0.9, 1.5)), "the larger store of another text does not count"
+    assert retrieval.lead_change(both, "REST") == pytest.approx((0.6,) * 3)
+    assert retrieval.at_price(rows[rows.method == "REST"], 1.25).value == pytest.approx(0.8)
+
+
+def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    prompts = book_prompts.load("report", ("code editing",), 1)
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 16, Capture(layers=(LAST,)))
+    index = stores.text_store("stdlib", tokenizer, 2_000)
+    dense = stores.dense_index(stores.dense_states(model, index), index)
+    counted = ["tokens", "passes", "drafted", "accepted"]
+
+    def alone(drafter):
+        return results.table(recorded, {"one": replay_all(recorded, drafter)})[counted].values.tolist()
+
+    shapes = retrieval.in_ways(retrieval.named(retrieval.shape_counts(recorded, index, dense)))["greedy"]
+    for name in (retrieval.DEEP, retrieval.WIDE, retrieval.MATCHED):
+        number, length = map(int, name.split(" x "))
+        assert shapes[name][counted].values.tolist() == alone(Dresd(dense, number, length))
+    assert shapes["REST"][counted].values.tolist() == alone(Rest(index))
+    assert shapes["both"].accepted.item() >= shapes["PLD"].accepted.item()
+    parts = [stores.first_part(index, 500), index]
+    rows = retrieval.store_counts(recorded, parts)
+    of = dict(list(rows.groupby(["method", "stored"])))
+    assert {name for name, stored in of if stored == parts[0].store.count} == {retrieval.PUBLISHED}
+    assert {name for name, stored in of if stored == index.store.count} == {
+        retrieval.PUBLISHED,
+        *retrieval.REST_VARIANTS,
+    }
+    for name, how in retrieval.REST_VARIANTS.items():
+        assert of[name, index.store.count][counted].values.tolist() == alone(Rest(index, **how))
+    assert (rows.row_tokens >= rows.drafted).all(), "rows hold the tokens that they share once each"
+
+
 def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
     assert retrieval.at_size(frame, 1e9) == pytest.approx((2.75,) * 3)
@@ -117,24 +167,6 @@ def test_the_fit_follows_the_prompts_that_a_sample_draws():
     rates = frame.groupby("stored")[["tokens", "passes"]].sum()
     slope, level = np.polyfit(sizes, rates.tokens / rates.passes, 1)
     assert interval.value == pytest.approx(level + 9 * slope) and interval.low < interval.value < interval.high
-
-
-def test_rows_of_one_model_are_not_those_of_another(tmp_path, llama, monkeypatch):
-    """A page that another target runs must not show the shipped rows as that target's."""
-    assert retrieval.committed("nothing", tmp_path) is None
-    rows = b"prompt,tokens,w1,w2,w4,w8,w16,w32,w64,w128,w256\na,1" + b",0" * 9
-    (tmp_path / "some.csv.gz").write_bytes(gzip.compress(rows))
-    (tmp_path / "some.json").write_text('{"target": "of another"}')
-    assert retrieval.committed("some", tmp_path, target=llama) is None
-    (tmp_path / "some.json").write_text(json.dumps({"target": fingerprint(llama)}))
-    assert retrieval.committed("some", tmp_path, target=llama) is not None
-    assert retrieval.committed("some", tmp_path, target=llama, draft=llama) is None
-    monkeypatch.setattr(retrieval, "committed", lambda name, **models: ("kept", {}) if not models else None)
-    written = []
-    monkeypatch.setattr(retrieval, "write", lambda *args, **models: written.append(args[:2]))
-    assert retrieval.study("some", lambda: ("made", {}), False) == ("kept", {})
-    assert retrieval.study("some", lambda: ("made", {}), False, target=llama) == ("made", {}) and not written
-    assert retrieval.study("some", lambda: ("made", {}), True) == ("made", {}) and written == [("some", "made")]
 
 
 @pytest.mark.slow
@@ -208,13 +240,14 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
         retrieval.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how)
 
 
-def test_shipped_counts_that_need_a_model_are_of_the_book_s_model():
-    """The page would otherwise count them again in every run; its parameter `recount` makes a file again."""
-    names = [path.name.removesuffix(".csv.gz") for path in (paths.DATA / "results" / "cpu").glob("retrieval_*.csv.gz")]
-    shipped = {name: retrieval.committed(name) for name in names}
-    assert "retrieval_rest" in shipped and all(len(rows) for rows, _ in shipped.values())
+def test_committed_rows_that_need_a_model_are_of_the_book_s_model_and_cases_stand_for_what_is_replayed():
     models = json.loads(paths.RECORDINGS.with_suffix(".json").read_text(encoding="utf-8"))["models"]
-    assert {about.get("target") for _, about in shipped.values()} <= {None, *(model["weights"] for model in models)}
+    for name in ("sizes", "alignment"):
+        _, about = evidence.read(f"03/{name}")
+        assert about["models"]["target"] in {model["weights"] for model in models}
+    rows, _ = evidence.read("03/recorded")
+    assert set(rows.task) == {case.task for case in retrieval.CASES}
+    assert not retrieval.case_rows(rows, retrieval.CODE, variant="8 nodes").empty
 
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 4
@@ -231,7 +264,7 @@ def case(monkeypatch, tmp_path):
 
 def test_rows_are_prompts_and_count_what_the_replays_do(case, tokenizer):
     frame = retrieval.case_counts(case, tokenizer, (300, 2000))
-    assert list(frame.groupby("stored").size()) == [3, 3] and set(frame.variant) == {retrieval.PUBLISHED}
+    assert list(frame.groupby("stored").size()) == [3, 3] and set(frame.method) == {retrieval.PUBLISHED}
     rows = retrieval.largest(retrieval.case_rows(frame, "someone"))
     index = stores.text_store("at-scale-chat", tokenizer, 2000, case.stores["chat"]())
     recorded = record_replies(case.replies, tokenizer)
@@ -254,13 +287,13 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, tok
     packages = {"code": lambda: package_files(installed=[tmp_path / "packages"])}
     code = dataclasses.replace(case, name=retrieval.CODE, kind="code", stores=packages)
     rows = retrieval.case_counts(code, tokenizer, (300, 1000, 2000, 4000))
-    frame = rows[rows.variant == retrieval.PUBLISHED]
+    frame = rows[rows.method == retrieval.PUBLISHED]
     sizes = frame.stored.unique()
     assert len(sizes) == 4 and list(sizes) == sorted(sizes)
     assert all(0.6 * asked < size <= asked for size, asked in zip(sizes, (300, 1000, 2000, 4000), strict=True))
     assert set(frame.store) == {"code"} and list(frame.groupby("stored").size()) == [3] * 4
-    variants = rows[rows.variant != retrieval.PUBLISHED]
-    assert set(variants.stored) == {sizes[-1]} and set(variants.variant) == set(retrieval.VARIANTS)
+    variants = rows[rows.method != retrieval.PUBLISHED]
+    assert set(variants.stored) == {sizes[-1]} and set(variants.method) == set(retrieval.VARIANTS)
 
 
 def test_the_largest_stores_of_equal_size_are_compared_at_the_price_and_sizes_that_the_paper_implies():
@@ -276,15 +309,23 @@ def test_the_largest_stores_of_equal_size_are_compared_at_the_price_and_sizes_th
     assert retrieval.released_tokens(27) == 4.5e9
     assert retrieval.released_tokens(12, 4 / 3) == pytest.approx(12e9 / 6 * 4 / 3)
     rows = pd.DataFrame({"characters": [120], "tokens": [40]})
-    assert retrieval.in_their_tokens(rows, {"characters_per_token": [4.0]}).tokens.tolist() == [30]
+    assert retrieval.in_their_tokens(rows, {"characters_per_token": Interval(4.0, 3.0, 5.0)}).tokens.tolist() == [30]
 
 
-@pytest.mark.realdata
 def test_the_authors_files_say_what_table_1_prints():
-    found = retrieval.authors_run()
+    rows, _ = evidence.read("03/authors")
+    found = retrieval.authors_run(rows)
     assert found["speed_up"].low < 1.69 < found["speed_up"].high
     assert found["tokens"].value == pytest.approx(1.99, abs=0.005)
     assert found["speed_up"].value == pytest.approx(found["tokens"].value / found["step"].value)
+    with pytest.raises(ValueError, match="answer other turns"):
+        retrieval.authors_run(rows.iloc[:-1])
+
+
+@pytest.mark.realdata
+def test_the_committed_rows_are_those_of_the_authors_files():
+    rows, about = evidence.read("03/authors")
+    assert not evidence.differing(rows, retrieval.authors_rows(), about["columns"])
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():
@@ -306,7 +347,11 @@ def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of
 def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
     cases = retrieval.recorded_cases()
     asked = {retrieval.plain(q) for case in cases for reply in case.replies for q in reply.questions}
-    assert len(cases) == 7 and len(cases[0].replies) > 100 and len(asked) > 300
+    assert (
+        {case.name for case in cases} == {one.task for one in retrieval.CASES}
+        and len(cases[0].replies) > 100
+        and len(asked) > 300
+    )
     for store in {name: read for case in cases if case.kind == "chat" for name, read in case.stores.items()}.values():
         first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in store()]
         assert not asked.intersection(map(retrieval.plain, first))

@@ -25,10 +25,13 @@ from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments import results
 from specdec_lib.experiments.overlap import overlap
 from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.published_numbers import published_draft_price
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import replay_all
+from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.retrieval import record_replies
 from specdec_lib.experiments.tasks import load_task
+from specdec_lib.heads import induction
 from tests import families
 from tests.experiments.made import made_up
 
@@ -236,13 +239,112 @@ def test_a_wrong_occurrence_is_one_in_fact_and_every_token_at_which_one_has_more
             drafter.start(context)
             accepted.append(agreed(drafter.propose(context, len(text) - end).tokens, text[end:]))
         gains.append(accepted[1] - accepted[0])
-    assert plus.won_and_lost([known], *drafters) == ((sum(g > 0 for g in gains),), (sum(g < 0 for g in gains),))
+    assert plus.won_and_lost(known, *drafters) == (sum(g > 0 for g in gains), sum(g < 0 for g in gains))
     choice = plus.wrong_occurrence([known], *drafters)
     if choice is not None:
         for source, draft, accepted in zip(choice.sources, choice.drafts, choice.accepted, strict=True):
             assert text[source : source + len(draft)] == draft and text[source - 1] == text[choice.position]
             assert accepted == agreed(draft, text[choice.position + 1 :])
         assert choice.accepted[1] > choice.accepted[0] and choice.sources[0] != choice.sources[1]
+
+
+def test_a_lead_of_neighbours_is_that_over_all_pairs_of_positions():
+    states = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    cosines = torch.cosine_similarity(states[:, None].double(), states[None].double(), dim=-1)
+    expected = np.mean([cosines[i, i + 1] for i in range(6)]) - cosines.mean()
+    assert plus.neighbour_lead(states) == pytest.approx(float(expected), abs=1e-6)
+
+
+def runs(method, passes, *, tokens=10, **columns):
+    """Rows of one method on outputs to prompts 0, 1, ..., of as many passes."""
+    rows = [
+        {"task": "t", "prompt": str(i), "turn": 0, "seed": 0, "method": method, "tokens": tokens, "passes": count}
+        for i, count in enumerate(passes)
+    ]
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def test_methods_are_compared_on_the_outputs_that_all_of_them_have():
+    rows = pd.concat([runs("a", [1, 2, 3]), runs("b", [4, 5]), runs("c", [6])])
+    assert plus.on_common_outputs(rows, ["a", "b"]).passes.tolist() == [1, 2, 4, 5]
+    assert plus.on_common_outputs(rows, ["a", "b", "c"]).passes.tolist() == [1, 4, 6]
+
+
+def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_least():
+    passes = {
+        "PLD+ (h)": 2, "PLD+ (a)": 4, "PLD": 3, "PLD, partial drafts, 10": 5, "REST": 6, "SpecDec": 2,
+    }  # fmt: skip
+    prices = {1: 1.0, 11: 2.0}
+
+    def of(scale):
+        widths = {name: np.array([0, scale * count]) for name, count in passes.items()}
+        return pd.concat([
+            runs(name, [scale * count] * 2, drafted=4 * scale).assign(widths=[widths[name]] * 2)
+            for name, count in passes.items()
+        ]).pipe(results.priced, prices)  # fmt: skip
+
+    found = plus.ratios_by_task(of(1), of(3), prices).loc["t"].map(lambda interval: interval.value)
+    assert found["(h) over PLD"] == pytest.approx(3 / 2)
+    assert found["(a) over PLD, partial, sampled"] == pytest.approx(5 / 4)
+    # SpecDec has the fewest passes, but those of its draft model count.
+    draft_pass = published_draft_price()
+    assert found["(h) over its closest rival"] == pytest.approx(min(3, 2 + 4 * draft_pass) / 2)
+    assert found["tokens per pass, (h) over (a)"] == pytest.approx(2)
+    assert found["tokens per pass, REST over PLD"] == pytest.approx(3 / 6)
+
+
+def test_sampled_outputs_are_compared_with_greedy_ones_of_their_prompts_and_drawn_rivals_count_together():
+    greedy = runs("a", [2, 4, 100])
+    sampled = pd.concat([runs("a", [4, 5], seed=seed) for seed in (1, 2)])
+    assert plus.sampled_over_greedy(sampled, greedy, "a").value == pytest.approx((40 / 18) / (40 / 12))
+    rows = pd.concat([runs("ours", [2, 2]), runs("one", [4, 4]), runs("other", [8, 8])])
+    assert plus.over_random(rows, "ours", ["one", "other"]).value == pytest.approx((40 / 8) / (40 / 24))
+
+
+def test_what_longer_drafts_gain_is_ranked_by_spans_on_outputs_with_a_draft():
+    drafts, accepted = [1, 1, 1, 1, 0], [1, 2, 3, 4, 0]
+    longer = runs("70", [5, 5, 5, 5, 9], drafts=drafts, accepted=accepted)
+    shorter = runs("10", [6, 7, 8, 9, 1], drafts=drafts, accepted=accepted)
+    assert plus.span_gain(pd.concat([longer, shorter]), "70", "10").value == pytest.approx(1)
+
+
+def test_scores_change_by_the_difference_of_their_rates():
+    spans = pd.DataFrame({"least": [2, 2, 5, 5], "found": [1, 2, 3, 1], "attributed": [2, 4, 3, 1]})
+    assert plus.change(spans, plus.PRECISION, 5, 2).value == pytest.approx(1 - 0.5)
+
+
+def test_known_answers_are_priced_by_the_passes_that_have_a_draft_and_models_meet_on_the_same_problems():
+    known = pd.concat([
+        runs("pld_10", [4, 8]).assign(pld_10_drafts=2, task=plus.BASE), runs("pld_10", [5, 5, 1]).assign(task=plus.TUNED),
+    ])  # fmt: skip
+    assert plus.base_over_tuned(known).value == pytest.approx(10 / 12)
+    base = known[known.task == plus.BASE]
+    # A pass over eleven tokens costs 2 here.
+    assert plus.speed_as_released(base, {1: 1.0, 11: 2.0}).value == pytest.approx(20 / (4 + 2 + 8 + 2))
+
+
+def asked(text):
+    return [Prompt(str(i), "code editing", (text[i:],), chat=False) for i in range(2)]
+
+
+def test_rows_of_heads_credit_them_as_all_runs_together_do_and_places_are_those_of_each_output(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = load_model("pocket", "cpu")
+    prompts = asked("def add(a, b):\n    return a + b\n" * 3)
+    rows = plus.credits(model, tokenizer, prompts, 20)
+    recordings = record_once(model, tokenizer, prompts, None, 20, induction.every_head(model))
+    expected, found = induction.credited(model, [one.trace for one in recordings]), plus.credited(rows, model)
+    assert found.copied == expected.copied and found.ranked() == expected.ranked()
+    assert np.allclose(found.peaks, expected.peaks) and np.allclose(found.attention, expected.attention)
+
+    drafters = {"first": PromptLookup(1, 3, "transformers"), "second": PromptLookup(2, 3, "transformers")}
+    places = plus.chosen_places(model, tokenizer, prompts, drafters, 1, 20)
+    pairs = [plus.won_and_lost(one, *drafters.values()) for one in recordings]
+    assert list(zip(places.won, places.lost, strict=True)) == pairs and set(places.method) == {"second"}
+    shared = plus.replayed_with_overlap(model, tokenizer, prompts, drafters, 20, Capture())
+    assert shared.overlap.tolist() == 2 * [
+        overlap(tokenizer.decode(one.trace.prompt), tokenizer.decode(one.trace.tokens)) for one in recordings
+    ]
 
 
 def grams(words, n):

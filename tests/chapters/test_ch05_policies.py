@@ -16,15 +16,17 @@ from specdec_lib.chapters.ch05_specdec_pp import (
     Output,
     baselines,
     fit_forward_times,
+    in_sets,
     oracle_calls,
     play_all,
     transformed,
     uniform_p_value,
     with_heads,
 )
-from specdec_lib.drafters import AdaptiveDraftModel, PromptLookup, SpecDecPP, stopping
+from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, SpecDecPP, stopping
 from specdec_lib.experiments import all_cores
 from specdec_lib.experiments.draft_passes import Judged, draft_along, drafted_given, play, rounds
+from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording
 from specdec_lib.experiments.results import rate, ratio
 from specdec_lib.experiments.statistics import pooled_rate, ratio_of_means
@@ -116,7 +118,9 @@ def test_the_oracle_discards_nothing_and_calls_as_the_lemma_says(pair, traces):
         assert passed.agreement.tolist() == agreement.tolist()
         rule = chapter.Oracle(agreement, len(trace.prompt))
         found = play(passed, rule, 0, 20)
-        assert found.drafted == found.accepted and found.calls >= oracle_calls(agreement[1:])
+        assert found.drafted == found.accepted
+        (needed,), (stated,), (last,) = chapter.Lemma.of([agreement])
+        assert stated - needed == last and needed == oracle_calls(agreement[1:]) <= found.calls
         assert counted(passed, rule, min_tokens=0) == steps(trace, AdaptiveDraftModel(pair[1], rule, 0))
         assert all(found.calls <= play(passed, stopping.FixedLength(k)).calls for k in (1, 4, 20))
 
@@ -198,96 +202,134 @@ def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair,
 TIMES = (0.02, 0.1, 0.09)
 
 
+SETS = {"a": "task 0", "b": "task 1"}
+
+
 def outputs_of(target, small, sampling=Sampling(), seeds=1):
     made = []
     for place in range(8):
-        own = SimpleNamespace(task=f"task {place % 2}", id=str(place))
+        own = SimpleNamespace(task=f"task {place // 4}", id=str(place))
         for seed in range(seeds):
             trace = record(target, prompt(place, 12), replace(sampling, seed=seed), 24)
-            along = draft_along(trace, small, 20, target)
-            made.append(Output("ab"[place // 4], Recording(own, 0, trace), along))
+            made.append(Output(Recording(own, 0, trace), draft_along(trace, small, 20, target)))
     return made
 
 
 @pytest.fixture(scope="module")
-def contest(llama):
-    """Eight outputs of two sets, all rules, and a head of two training seeds."""
-    small = perturbed(llama)
-    heads = [head_of(small), head_of(small)]
+def outputs(llama):
+    """Eight outputs of two sets."""
+    return outputs_of(llama, perturbed(llama))
+
+
+@pytest.fixture(scope="module")
+def policies(llama):
+    """All rules, and a head of two training seeds."""
+    heads = [head_of(perturbed(llama)), head_of(perturbed(llama))]
     with torch.no_grad():
         heads[0].out.bias -= 1.0  # untrained heads; each says something else
-    played = [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
-    return Contest(outputs_of(llama, small), played, TIMES)
+    return [*baselines(), *with_heads("SpecDec++", heads, [0.3, 0.8])]
 
 
-def speed_of(contest, policy, places):
+@pytest.fixture(scope="module")
+def contest(outputs, policies):
+    return Contest(in_sets(play_all(outputs, policies), SETS), TIMES)
+
+
+def speed_of(outputs, policy, places):
     """Speed-up of each of some outputs, counted afresh."""
     tallies = []
     for place in places:
-        passed = contest.outputs[place].passed
+        passed = outputs[place].passed
         shown = Judged.of(passed, policy.heads[0]) if policy.heads else passed
         tallies.append(play(shown, policy.make(passed), policy.least))
-    draft, target, alone = contest.times
+    draft, target, alone = TIMES
     return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
 
 
-def test_every_family_is_played_and_none_beats_the_oracle(contest):
-    speed = contest.plays.groupby("method", sort=False).speed.mean()
-    assert set(speed.index) == {policy.name for policy in contest.policies} and len(speed) == len(contest.policies)
+def test_every_family_is_played_and_none_beats_the_oracle(contest, policies):
+    speed = contest.first.groupby("method", sort=False).speed.mean()
+    assert list(speed.index) == [policy.name for policy in policies]
     assert (speed <= speed["oracle"] + 1e-12).all()
-    settings = [policy.setting for policy in contest.policies if policy.family == "fixed K"]
+    settings = [policy.setting for policy in policies if policy.family == "fixed K"]
     assert settings == [f"K = {k}" for k in chapter.PAPER_LENGTHS]
-    assert sum(policy.family == "any fixed K" for policy in contest.policies) == 20
+    assert contest.by_length("passes").shape == (20, 8)
+    assert (contest.by_length("drafted")[0] <= contest.by_length("passes")[0]).all()  # K = 1
 
 
-def test_a_policy_is_played_as_its_rule(contest):
-    (head, _) = next(policy.heads for policy in contest.policies if policy.heads)
-    (policy,) = with_heads("newest", [head], [0.9], check_newest=True)
+def test_a_policy_is_played_as_its_rule(outputs, policies):
+    heads = next(policy.heads for policy in policies if policy.heads)
+    (policy,) = with_heads("newest", heads, [0.9], check_newest=True)
     assert policy.name == "newest, h = 0.9" and policy.least == 1
-    found = play_all(contest.outputs, [policy])
-    for row, one in zip(found.itertuples(), contest.outputs, strict=True):
-        expected = play(Judged.of(one.passed, head), stopping.PredictedRejection(0.9, True))
+    found = play_all(outputs, [policy])
+    assert found["head"].tolist() == [0] * 8 + [1] * 8
+    for row, one in zip(found.itertuples(), outputs * 2, strict=True):
+        expected = play(Judged.of(one.passed, heads[row.head]), stopping.PredictedRejection(0.9, True))
         assert (row.tokens, row.passes, row.drafted) == (expected.tokens, expected.calls, expected.drafted)
         assert (row.accepted, row.draft_passes) == (expected.accepted, expected.passes)
-        assert row.discarded == row.drafted - row.accepted and row.tokens == len(one.recording.trace.tokens) - 1
+        assert row.tokens == len(one.recording.trace.tokens) - 1
 
 
-def test_policies_played_at_once_are_those_played_one_by_one(contest, monkeypatch):
+def test_policies_played_at_once_are_those_played_one_by_one(outputs, policies, monkeypatch):
     monkeypatch.setattr(all_cores, "ALONE_SECONDS", 0.0)
-    some = contest.policies[::9]
-    alone = pd.concat([play_all(contest.outputs, [policy]) for policy in some], ignore_index=True)
-    pd.testing.assert_frame_equal(play_all(contest.outputs, some), alone)
+    some = policies[::9]
+    alone = pd.concat([play_all(outputs, [policy]) for policy in some], ignore_index=True)
+    pd.testing.assert_frame_equal(play_all(outputs, some), alone)
     # A policy that never drafts decodes plainly.
     silent = chapter.Policy("silent", "", lambda passed: chapter.Oracle([], 0), least=0)
-    found = chapter.timed(play_all(contest.outputs, [silent]), *TIMES)
+    found = chapter.timed(play_all(outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 
 
-def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(contest):
+def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(contest, outputs, policies):
     assert [place for place in range(8) if contest.plays.tuning[place]] == [0, 2, 4, 6]
+    assert (contest.plays.discarded == contest.plays.drafted - contest.plays.accepted).all()
     for family in ("fixed K", "SpecDec++"):
-        own = [policy for policy in contest.policies if policy.family == family]
-        means = {policy.name: speed_of(contest, policy, [4, 6]).mean() for policy in own}
+        own = [policy for policy in policies if policy.family == family]
+        means = {policy.name: speed_of(outputs, policy, [4, 6]).mean() for policy in own}
         assert means[contest.fastest(family, "b")] == pytest.approx(max(means.values()))
-        assert contest.fastest(list(means), "b") == contest.fastest(family, "b")
+        of_both = {}
+        for policy in own:
+            a, b = (speed_of(outputs, policy, places).mean() for places in ([0, 2], [4, 6]))
+            best = [max(speed_of(outputs, one, places).mean() for one in own) for places in ([0, 2], [4, 6])]
+            of_both[policy.name] = min(a / best[0], b / best[1])
+        assert of_both[contest.single(family)] == pytest.approx(max(of_both.values()))
     rows = contest.rows("oracle", "b")
-    assert set(rows.prompt) == {"task 1: 5", "task 1: 7"} and len(rows) == 2 * contest.seeds
+    assert set(rows.prompt) == {"5", "7"} and len(rows) == 2 * contest.seeds
 
 
-def test_a_head_is_compared_with_those_of_all_training_seeds(contest):
+def test_a_length_is_matched_by_a_point_no_worse_in_both_rates():
+    ours = np.array([[0.5, 0.2], [0.3, 0.6]])
+    theirs = np.array([[0.5, 0.2], [0.4, 0.5], [0.6, 0.3], [0.2, 0.9], [0.9, 0.1]])
+    # The last two have a rate lower than all of ours; of the others, the second is better than each of ours in one rate.
+    assert chapter.matched(ours, theirs) == (2 / 3, 3)
+    share, within = chapter.matched(ours, theirs[3:])
+    assert np.isnan(share) and within == 0
+
+
+def test_rates_of_a_policy_are_its_sums_over_tokens(contest):
+    own = contest.plays[(contest.plays.method == "fixed K, K = 4") & (contest.plays.task == "b")]
+    found = contest.rates().loc["b", "fixed K", "fixed K, K = 4"]
+    assert found.tolist() == pytest.approx(
+        [own.passes.sum() / own.tokens.sum(), own.discarded.sum() / own.tokens.sum()]
+    )
+    speeds = np.array([[1.0, 4.0], [2.0, 2.0]])
+    assert [chapter.best_length(speeds), chapter.best_length(speeds, [0])] == [1, 2]
+
+
+def test_a_head_is_compared_with_those_of_all_training_seeds(contest, outputs, policies):
     judged = contest.judged()
-    named = {policy.name: policy for policy in contest.policies}
+    named = {policy.name: policy for policy in policies}
     ours, theirs = (named[contest.fastest(family, "b")] for family in ("SpecDec++", "fixed K"))
     assert contest.seeds == len(ours.heads) == 2
-    each = np.concatenate([speed_of(contest, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
-    fixed = np.tile(speed_of(contest, theirs, [5, 7]), 2)
+    each = np.concatenate([speed_of(outputs, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
+    fixed = np.tile(speed_of(outputs, theirs, [5, 7]), 2)
     expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
     assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
     assert contest.over(ours.name, theirs.name, "b") == pytest.approx(expected)
     speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
     assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
     # Without a head each seed has the same row, so the interval is that of one.
-    once = Contest(contest.outputs, baselines(), TIMES)
+    once = Contest(contest.first, TIMES)
     assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
 
 
@@ -302,9 +344,9 @@ def test_at_other_times_settings_are_chosen_anew(contest):
 
 def test_outputs_of_one_prompt_stay_in_one_half(llama):
     small = perturbed(llama)
-    found = play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines(4)[:1])
-    assert found.tuning.tolist() == [True, True, False, False] * 2
-    assert found.seed.tolist() == ["0", "1"] * 4 and found.prompt.nunique() == 4
+    found = in_sets(play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines(4)[:1]), SETS)
+    assert found.tuning.tolist() == [True, True, False, False] * 2 and set(found.task) == {"a"}
+    assert found.seed.tolist() == [0, 1] * 4 and found.prompt.nunique() == 4
 
 
 def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
@@ -319,14 +361,50 @@ def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
     small = perturbed(llama)
     head = head_of(small)
-    passes = [draft_along(record(llama, prompt(s, 8), max_new_tokens=9), small) for s in range(2)]
-    found = chapter.met(passes, {"one": head}, 6.0)
+    outputs = outputs_of(llama, small)[3:5]
+    passes = [one.passed for one in outputs]
+    found = chapter.met(outputs, {"one": head}, 6.0)
     assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
-    assert found.output.tolist() == [place for place, p in enumerate(passes) for _ in p.agreement]
+    assert found.prompt.tolist() == [name for name, p in zip("34", passes, strict=True) for _ in p.agreement]
+    assert found.place.tolist() == [place for p in passes for place in range(len(p.agreement))]
     own = passes[1].examples()
     said = chapter.reweighted(head.probability(own.states, own.confidence), 6.0)
-    assert found.one[found.output == 1].tolist() == pytest.approx(said.tolist())
-    assert found.confidence[found.output == 1].tolist() == pytest.approx(own.confidence.tolist())
+    assert found.one[found.prompt == "4"].tolist() == pytest.approx(said.tolist())
+    assert found.confidence[found.prompt == "4"].tolist() == pytest.approx(own.confidence.tolist())
+
+
+class FromText:
+    """A tokenizer that reads the numbers of a text as token ids."""
+
+    def __call__(self, text):
+        return {"input_ids": [int(part) for part in text.split()]}
+
+    def decode(self, tokens, **kwargs):
+        return ""
+
+
+def test_real_runs_are_counted_as_played_and_sampled_text_is_tested(llama, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    small = perturbed(llama)
+    head = head_of(small)
+    asked = [Prompt(str(s), "t", (" ".join(map(str, prompt(s, 9))),), chat=False) for s in range(2)]
+    drafters = {"SpecDec++, h = 0.6": SpecDecPP(small, head, 0.6)}
+    policies = with_heads("SpecDec++", [head], [0.3, 0.6])
+    found = chapter.decoded(llama, FromText(), small, asked, drafters, policies, 20)
+    assert not found.apart.any() and not found.unexplained.any() and found.prompt.tolist() == ["0", "1"]
+    other = chapter.decoded(llama, FromText(), small, asked, {"SpecDec++, h = 0.6": DraftModel(small, 7)}, policies, 20)
+    assert other.apart.any() and not other.unexplained.any()
+
+    samplings = [Sampling(0.8, seed=1), Sampling(1.0, seed=1)]
+    found = chapter.law(llama, FromText(), asked, drafters, samplings, 20)
+    assert found.temperature.tolist() == [0.8, 1.0] * 2 and (found.p_value > 1e-3).all()
+
+
+def test_prompts_whose_files_are_not_here_are_the_books_own_of_the_same_kind(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
+    found = chapter.asked({"conversation": "alpaca", "code": "code editing"}, 2)
+    assert [one.task for one in found] == ["conversation"] * 2 + ["code editing"] * 2
+    assert all(len(one.turns) == 1 for one in found)
 
 
 def test_reweighting_undoes_the_weight_of_the_loss():
@@ -339,9 +417,11 @@ def test_the_cost_of_a_head_and_passes_in_turns_are_timed_by_the_clock_of_the_de
     asked = []
     monkeypatch.setattr(chapter, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     spent = chapter.head_cost(llama, head_of(llama), prompt(1, 9), 2, 2)
-    assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0)} and asked == [{llama.device}]
+    assert spent == {"draft": 0.5, "capture": 0.0, "head": 0.5, "share": (1.0, 1.0, 1.0, 2)} and asked == [
+        {llama.device}
+    ]
     monkeypatch.setattr(chapter, "clock_of", lambda devices: CountingClock(0.5))
-    assert chapter.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4) == (1.0, 1.0, 1.0)
+    assert chapter.alone_over_in_turns(llama, perturbed(llama), 3, 1, 8, 4)[:3] == (1.0, 1.0, 1.0)
 
 
 def test_counts_and_widths_are_those_of_the_steps(llama):

@@ -5,7 +5,6 @@ import pytest
 
 from specdec_lib import DraftTree
 from specdec_lib.chapters import ch07_other_systems as systems
-from specdec_lib.chapters.ch07_other_systems import Prices
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.experiments import prompts, recorded_runs, results
@@ -30,19 +29,24 @@ RUNS = [generation(step(1, 2, 100.0), step(3, 2, 0.3), step(3, 4, 0.3)), generat
 PASSES = {1: 1.0, 2: 1.5, 4: 2.0}
 
 
-@pytest.mark.parametrize(("method", "prices", "expected"), [
-    ("SpecDec", Prices(PASSES, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
-    ("SpecDec", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+def rows_of(method: str) -> pd.DataFrame:
+    return results.table([made_up([1], [3], str(number)) for number in range(2)], {method: RUNS})
+
+
+@pytest.mark.parametrize(("method", "passes", "drafting", "expected"), [
+    ("SpecDec", PASSES, systems.drafting({"SpecDec": RUNS}, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
+    ("SpecDec", PASSES, systems.networks(["SpecDec"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
     # EAGLE asks its network once a level: these chains have as many levels as tokens.
-    ("EAGLE", Prices(PASSES, 2.0, network=0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
-    # A search costs each step, and its seconds of the host whatever the network's price.
-    ("PLD, sized", Prices(PASSES, 2.0, network=0.25), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
-    ("plain", Prices(PASSES, 0.05), [5.5, 2.5]),
+    ("EAGLE", PASSES, systems.networks(["EAGLE"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    # A search costs each step, and its seconds of the host.
+    ("PLD, sized", PASSES, systems.drafting({"PLD, sized": RUNS}, 2.0), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
+    ("PLD", PASSES, systems.networks(["PLD"], 0.25), [5.5, 2.5]),
+    ("plain", PASSES, systems.drafting({"plain": RUNS}, 0.05), [5.5, 2.5]),
     # Beyond the widest price the slope of the last two goes on.
-    ("plain", Prices({1: 1.0, 2: 1.5}, 1.0), [1.5 + 2.5 + 2.5, 2.5]),
+    ("plain", {1: 1.0, 2: 1.5}, {}, [1.5 + 2.5 + 2.5, 2.5]),
 ])  # fmt: skip
-def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, prices, expected):
-    table = systems.priced([made_up([1], [3], str(number)) for number in range(2)], {method: RUNS}, prices)
+def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, passes, drafting, expected):
+    table = systems.priced(rows_of(method), passes, drafting)
     assert table.price.tolist() == pytest.approx(expected)
     width = results.rate(table, ("verified", "passes"))
     assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high
@@ -52,7 +56,7 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, 
 
 def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
     found = systems.curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
-    assert found[1] == (1.0, 1.0, 1.0)
+    assert found[1] == (1.0, 1.0, 1.0, 0)
     assert found[4].value == pytest.approx(2) and found[4].low <= 2 <= found[4].high and found[4].low < found[4].high
     assert not systems.curve({1: [1.0], 4: [3.0]})[4].known
 
@@ -69,7 +73,7 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     asked = prompts.load("report", ["code editing"], 1)
     recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, asked, None, 16, needed)
     runs = {name: recorded_runs.runs_of(pair.target, recordings, drafter) for name, drafter in drafters.items()}
-    table = systems.priced(recordings, runs, Prices({1: 1.0, 64: 1.0}, 1e9, network=0.0))
+    table = systems.priced(results.table(recordings, runs), {1: 1.0, 64: 1.0}, {})
     assert (table.widths.map(len) - 1).max() <= 1.3 * 16
     speedup = results.ratio(table, "PLD", "plain", results.SPEED)
     assert speedup.value == pytest.approx(len(runs["plain"][0].steps) / len(runs["PLD"][0].steps))

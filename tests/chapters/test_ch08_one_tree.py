@@ -19,8 +19,8 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
-from specdec_lib.experiments.calibration import expected_calibration_error
+from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments import evidence
 from specdec_lib.experiments.pass_costs import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
@@ -61,7 +61,7 @@ def _ladder(recordings: list[Recording]) -> study.Ladder:
     drafters = _singles()
     drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
     drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
-    return study.measure(recordings, drafters, _sources())
+    return study.Ladder(study.measure(recordings, drafters, _sources()))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,8 @@ def test_prices_of_a_whole_size_ask_for_that_many_nodes():
 
 def test_steps_and_a_draft_models_tokens_are_priced(ladder):
     prices = PassPrices({1: 1.0}, step=0.25, drafted_token=0.5)
-    asked = study.Ladder(ladder.rows.assign(asked=4), ladder.longest).best(prices)
+    rows = study.measure(_recordings(), _singles(), _sources())
+    asked = study.Ladder(rows.assign(asked=4)).best(prices)
     assert (asked.price == 1.25 * asked.passes + 2.0).all()
 
 
@@ -150,26 +151,39 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
     nodes = sum(len(rows) for rows in judged.features)
     assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
-    rough = TreeProbabilities.unfitted(("a", "b"))
-    sure = TreeProbabilities(("a", "b"), rough.weights * 9.0)
-    errors = [study.calibration({"all": judged}, own)[1]["error"] for own in (rough, sure)]
-    assert errors == [expected_calibration_error(*by_source(judged, own)["b"]) for own in (rough, sure)]
-    assert errors[0] != errors[1]
-    curves = study.reliability_curves({"all": judged, "none": Judged()}, rough, bins=1)
-    assert curves["none"] == {} and set(curves["all"]) == {"a", "b"}
-    for source, (predicted, hit) in parts.items():
-        (mean,), (share,) = curves["all"][source]
-        assert (mean, share) == (pytest.approx(predicted.mean()), pytest.approx(hit.mean()))
+    for source, (predicted, _) in parts.items():
+        assert len(predicted) and ((predicted >= 0) & (predicted <= 1)).all(), source
 
 
-def test_nodes_judged_answer_by_answer_are_those_judged_in_one_go():
-    recordings = _recordings()
-    sets = {"first": recordings[:2], "rest": recordings[2:], "none": []}
-    judged = study.judged_on_each(sets, _sources())
-    for name, own in sets.items():
-        whole = judged_on([one.trace for one in own], _sources())
-        assert judged[name].outcomes == whole.outcomes
-        assert all(map(np.array_equal, judged[name].features, whole.features))
+def test_rows_of_judged_nodes_give_the_calibration_error_of_all_nodes_together():
+    sources = {"a": PromptLookup(3, 8, variant="transformers"), "b": PromptLookup(3, 2, variant="transformers")}
+    weights = TreeProbabilities.unfitted(("a", "b"))
+    rows = study.judged_nodes(_recordings(), sources, weights).assign(set="all")
+    errors = study.calibration(rows).set_index("source").error
+    curves = study.reliability_curves(rows)["all"]
+    for source, (predicted, hit) in by_source(judged_on(_traces(), sources), weights).items():
+        bins = [np.minimum((predicted * study.BINS).astype(int), study.BINS - 1) == i for i in range(study.BINS)]
+        gaps = [abs(predicted[own].mean() - hit[own].mean()) * own.sum() for own in bins if own.any()]
+        assert errors[source] == pytest.approx(sum(gaps) / len(hit)) and errors[source] > 0
+        assert curves[source][0] == pytest.approx([predicted[own].mean() for own in bins if own.any()])
+        assert curves[source][1] == pytest.approx([hit[own].mean() for own in bins if own.any()])
+
+
+def test_a_ladder_is_the_same_from_rows_that_were_written_and_read(ladder, tmp_path):
+    drafters = _singles() | {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
+    rows = study.measure(_recordings(), drafters, _sources())
+    evidence.write("08/greedy", rows, {"stores": {}}, tmp_path)
+    again = study.Ladder(evidence.read("08/greedy", tmp_path)[0])
+    for each, rung in itertools.product(PRICES, (*study.SINGLES, study.TREE)):
+        assert again.rate(rung, each) == ladder.rate(rung, each)
+        assert again.share(rung, each) == ladder.share(rung, each)
+        assert again.best_size(rung, each) == ladder.best_size(rung, each)
+
+
+def test_methods_that_search_the_store_are_all_but_those_that_read_the_text():
+    rows = study.measure(_recordings(1), _singles(), _sources())
+    apart = set(rows.method) - set(study.searching(_singles(), PRICES))
+    assert apart == {f"{name}, {size}" for name in ("PLD", "PLD+ (h)") for size in (2, 20)}
 
 
 SOURCES = {"PLD": PromptLookup(3, 10, variant="transformers"), "short": PromptLookup(1, 4)}
@@ -273,9 +287,10 @@ def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(
     store = SuffixIndex.open(tmp_path / "store")
     sources = partial(study.tokens_alone, store)
     drafters = study.rungs(sources, [CPU], (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
-    ladders, absent = study.of_large_models(tokenizer, drafters, sources(), 4)
-    assert absent == ["elsewhere"] and list(ladders) == ["here"]
-    ladder = ladders["here"]
+    asked = study.large_prompts(4)
+    assert {prompt.task for prompt in asked} == {"here"} and len(asked) == 4
+    ladder = study.Ladder(study.of_large_models(tokenizer, asked, drafters, sources()))
+    assert set(ladder.rows.task) == {"here"}
     traces = [recording.trace for recording in record_replies(study.spread(replies[:6], 4), tokenizer)]
     for name in study.ROWS:
         runs, size = [], ladder.best_size(name, CPU)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from specdec_lib.__main__ import main
 from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import ray_data
 from specdec_lib.datastores.sharded_build import build_sharded
+from specdec_lib.files import ForeignFile
 from tests.cluster.failing_documents import Counted, EndsItsWorker, HoldsUpItsWorker
 from tests.datastores.test_sharded_build import TEXTS, contents, lines, parts
 
@@ -87,6 +89,7 @@ from pathlib import Path
 from specdec_lib.commands.datastore import load_tokenizer
 from specdec_lib.datastores import ray_data
 from specdec_lib.datastores.sharded_build import build_sharded
+from specdec_lib.files import ForeignFile
 from tests.cluster.failing_documents import HoldsUpItsWorker
 folder = Path(sys.argv[1])
 documents = [HoldsUpItsWorker(["some text"], folder / f"notes-{i}") for i in range(2)]
@@ -121,3 +124,25 @@ def test_five_seconds_after_a_build_is_ended_nothing_below_it_is_left(tmp_path, 
                 one.kill()
             except psutil.NoSuchProcess:
                 pass
+
+
+def test_a_store_lies_where_a_relative_path_behind_a_link_leads_and_in_no_foreign_folder(
+    nodes, tmp_path, monkeypatch, expected
+):
+    (tmp_path / "texts, müde").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "texts, müde")
+    monkeypatch.chdir(tmp_path / "link")
+    documents = [Counted(texts, tmp_path / f"notes-{i}") for i, texts in enumerate(parts(3))]
+
+    def build_in(place):
+        return build_sharded(
+            Path(place), documents, load_tokenizer("pocket"), build=ray_data.build_shards, progress=False
+        )
+
+    build_in("my store")
+    assert contents(tmp_path / "texts, müde" / "my store") == expected
+    Path("app").mkdir()
+    Path("app/manifest.json").write_text('{"name": "an app"}')
+    with pytest.raises(ForeignFile, match="app exists and is no store of shards"):
+        build_in("app")
+    assert [path.name for path in Path("app").iterdir()] == ["manifest.json"]

@@ -16,6 +16,7 @@ from specdec_lib.models import loading
 from specdec_lib.report import numbers
 from specdec_lib.report.build import plan, runner
 from specdec_lib.report.claims import rules
+from specdec_lib.report.display import provenance
 
 COMMANDS = typer.main.get_command(cli.app).commands
 
@@ -64,8 +65,6 @@ TARGET = ("--target", "pocket", "--out", "x")
     (["run", "-p", "01.max_new_tokns=1"], "did you mean 'max_new_tokens'"),
     (["run", "-p", "max_new_tokens=1"], "01.name=value"),
     (["run", "-p", "99.max_new_tokens=1"], "no notebook '99'"),
-    (["run", "--profile", "quick"], "no profile 'quick'"),
-    (["run", "--profile", "smoke", "-p", "01.profile=full"], "profile 'full' would be a label alone"),
     (["run", "-p", "01.target=./none"], "no model in none"),
     (["run", "-p", "01.tasks={}"], "'tasks' of 01_speculative_decoding is {}; expected at least one entry"),
     (["run", "-p", "01.prompts_per_task=-1"], "'prompts_per_task' of 01_speculative_decoding is -1; expected 1 or more"),
@@ -148,7 +147,7 @@ def test_how_a_command_ends(raised, status, says, monkeypatch, capsys):
         raise raised
 
     monkeypatch.setattr(runner, "run", work)
-    assert cli.main(["run", "--profile", "smoke"]) == status
+    assert cli.main(["run"]) == status
     assert says in capsys.readouterr().err
 
 
@@ -192,7 +191,7 @@ def test_a_path_in_the_home_folder_is_expanded(nothing_loaded, monkeypatch):
 
 
 @pytest.mark.skipif(paths.ROOT is None, reason="the claims are judged in a checkout")
-def test_every_claim_is_printed_with_its_verdict_and_the_tables_of_a_run_that_is_no_smoke_run_saved(
+def test_every_claim_is_printed_with_its_verdict_and_the_tables_of_a_run_of_the_books_model_saved(
     tmp_path, monkeypatch
 ):
     found, path = numbers.executed_files, tmp_path / "files" / "04_x" / "04.csv"
@@ -208,10 +207,11 @@ def test_every_claim_is_printed_with_its_verdict_and_the_tables_of_a_run_that_is
     done = invoke(*words)
     assert done.exit_code == 2 and "no notebook has been executed" in done.output
     path.parent.mkdir(parents=True)
-    for profile, status in (("smoke", 2), ("default", 0)):
-        path.write_text(f"{','.join(numbers.COLUMNS)}\nplus_k,71,,,,{profile},\n", encoding="utf-8")
+    path.write_text(f"{','.join(numbers.COLUMNS)}\nplus_k,71,,,,\n", encoding="utf-8")
+    for target, status in (("pocket", 2), ("smollm2", 0)):
+        path.with_name(provenance.FILE).write_text(json.dumps({"parameters": {"target": target}}))
         done = invoke(*words)
-        assert done.exit_code == status and ("04.csv is of a smoke run" in done.output) == (profile == "smoke")
+        assert done.exit_code == status and ("04.csv is of the target pocket" in done.output) == (target == "pocket")
     (saved,) = (tmp_path / "saved").iterdir()
     assert saved.name == "04.csv" and saved.read_bytes() == path.read_bytes()
 
@@ -234,10 +234,10 @@ def test_a_model_of_the_working_directory_is_one_for_the_kernel_too(tmp_path, mo
         ("my-model", tmp_path / "my-model"), ("./my-model", tmp_path / "my-model"), ("my.gguf", tmp_path / "my.gguf"),
         ("pocket", "pocket"), ("smollm2", "smollm2"), ("owner/name", "owner/name"),
     ):  # fmt: skip
-        (job,) = plan.make_plan("smoke", ["01"], [f"01.target={named}"])
+        (job,) = plan.make_plan(["01"], [f"01.target={named}"])
         assert job.given["target"] == job.target == str(expected)
     with pytest.raises(FileNotFoundError, match="no model in"):
-        plan.make_plan("smoke", ["01"], ["01.draft=./nothing"])
+        plan.make_plan(["01"], ["01.draft=./nothing"])
 
 
 LOUD = """

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -113,7 +114,9 @@ def recorded_by(pocket, sampling, drafter=PromptLookup(num_tokens=3)):
 def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
     model, sampling = pocket[0], Sampling(temperature=1.0, top_p=0.95, seed=1)
     recorded, runs = recorded_by(pocket, sampling)
-    found = released_sampling.sampling_bias(model, recorded, runs, "rest")
+    rows = released_sampling.bias_counts(model, recorded, runs, "rest")
+    assert rows.prompt.tolist() == [recorded[0].prompt.id] and rows.method.tolist() == ["rest"]
+    found = released_sampling.bias(rows)
     trace, distances, exact, done = recorded[0].trace, [], [], 1
     for step in runs[0].steps:
         before = trace.prompt + trace.tokens[:done]
@@ -133,9 +136,14 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
 
 
 def test_one_draft_has_no_bias_under_dresds_rule_and_greedy_runs_are_refused(pocket):
-    found = released_sampling.sampling_bias(pocket[0], *recorded_by(pocket, Sampling(1.0)), "dresd")
+    rows = released_sampling.bias_counts(pocket[0], *recorded_by(pocket, Sampling(1.0)), "dresd")
+    found = released_sampling.bias(rows)
     assert found.largest < 1e-9 and found.accepted.value == pytest.approx(found.accepted_exactly.value)
     with pytest.raises(ValueError, match="recorded greedily"):
-        released_sampling.sampling_bias(pocket[0], *recorded_by(pocket, None), "rest")
+        released_sampling.bias_counts(pocket[0], *recorded_by(pocket, None), "rest")
+    none = released_sampling.bias_counts(pocket[0], *recorded_by(pocket, Sampling(1.0), None), "rest")
+    assert none.steps.tolist() == [0]
     with pytest.raises(ValueError, match="no step of the runs has a draft"):
-        released_sampling.sampling_bias(pocket[0], *recorded_by(pocket, Sampling(1.0), None), "rest")
+        released_sampling.bias(none)
+    # A run without a draft adds nothing to the others.
+    assert released_sampling.bias(pd.concat([rows, none.assign(prompt="other")])).mean.value == found.mean.value

@@ -8,7 +8,7 @@ import pytest
 
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments import statistics
-from specdec_lib.experiments.calibration import expected_calibration_error, ranking_accuracy, ranking_lead, reliability
+from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
 from specdec_lib.experiments.metrics import counts, pooled
 from specdec_lib.experiments.statistics import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
@@ -38,11 +38,11 @@ def test_the_interval_is_that_of_drawing_prompts_and_runs_one_by_one():
     _, passes, tokens, prompts = drawn_prompts(rng, 12, 2)
     passes, tokens, prompts = (values[:-1] for values in (passes, tokens, prompts))  # one prompt has a single run
     other = passes * rng.lognormal(0.1, 0.1, len(passes))
-    value, *ends = ratio_of_rates(Counts(tokens, passes), Counts(other, passes), prompts)
+    value, *ends, counted = ratio_of_rates(Counts(tokens, passes), Counts(other, passes), prompts)
     rows = np.stack([tokens, passes, other, passes], 1)
     expected = brute_force(lambda s: s[0] / s[1] / (s[2] / s[3]), rows, prompts, rng)
     assert value == pytest.approx(tokens.sum() / other.sum())
-    assert ends == pytest.approx(expected, abs=0.06 * (expected[1] - expected[0]))
+    assert ends == pytest.approx(expected, abs=0.06 * (expected[1] - expected[0])) and counted == len(set(prompts))
 
 
 def test_every_statistic_is_its_formula():
@@ -72,12 +72,12 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says(seeds, monkeypat
 def test_one_prompt_alone_has_no_interval_samples_without_a_rate_are_left_out_and_other_prompts_refused():
     alone = pooled_rate(Counts([4, 6], [2, 2]), ["a", "a"])
     assert alone.value == 2.5 and math.isnan(alone.low) and math.isnan(alone.high) and not alone.known
-    assert all(map(math.isnan, pooled_rate(Counts([], []))))
+    assert all(map(math.isnan, pooled_rate(Counts([], []))[:3]))
     # Prompts of which nothing is counted are no evidence that the rate of the only other one holds.
     silent = ratio_of_rates(Counts([6, 0, 0], [2, 0, 0]), Counts([4, 0, 0], [2, 0, 0]), ["a", "b", "c"])
     assert silent.value == 1.5 and math.isnan(silent.low) and math.isnan(silent.high)
     # Two prompts of four have a draft: samples without either have no acceptance rate.
-    assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0])) == (1 / 3, 0.25, 0.5)
+    assert pooled_rate(Counts([1, 1, 0, 0], [2, 4, 0, 0]))[:3] == (1 / 3, 0.25, 0.5)
     with pytest.raises(ValueError, match="2, 3, 2 values; expected as many of each"):
         pooled_rate(Counts([1, 2], [1, 2, 3]))
     with pytest.raises(ValueError, match="as many of each"):
@@ -107,7 +107,7 @@ def test_the_median_has_the_interval_of_its_repeats():
     assert found.value == ordered[20]
     # The order statistics that bracket a median with 95 % probability: those of a fair coin thrown 41 times.
     assert ordered[12] <= found.low <= ordered[16] and ordered[24] <= found.high <= ordered[28]
-    assert statistics.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0) and not statistics.median([2.0]).known
+    assert statistics.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0, 0) and not statistics.median([2.0]).known
 
 
 def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
@@ -121,14 +121,10 @@ def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
     assert not statistics.resampled(lambda drawn: 1.0, 1).known
 
 
-def test_reliability_by_hand_and_bad_values_are_refused():
-    found = reliability(np.array([0.05, 0.15, 0.19, 1.0]), np.array([0, 1, 0, 1]))
-    assert found["predicted"].tolist() == pytest.approx([0.05, 0.17, 1.0])
-    assert found["outcome"].tolist() == [0, 0.5, 1] and found["count"].tolist() == [1, 2, 1]
-    assert expected_calibration_error([0.05, 0.15, 0.19, 1.0], [0, 1, 0, 1]) == pytest.approx((0.05 + 2 * 0.33) / 4)
+def test_values_that_are_no_probabilities_are_refused():
     for predicted, outcome in (([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])):
         with pytest.raises(ValueError, match="expected"):
-            reliability(np.array(predicted), np.array(outcome))
+            ranking_accuracy(np.array(predicted), np.array(outcome))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -150,4 +146,4 @@ def test_the_lead_of_a_prediction_is_the_difference_of_the_areas():
     lead = ranking_lead(good, poor, outcome, names)
     assert lead.value == pytest.approx(ranking_accuracy(good, outcome) - ranking_accuracy(poor, outcome))
     assert 0 < lead.low < lead.value < lead.high
-    assert ranking_lead(good, good, outcome, names) == (0.0, 0.0, 0.0)
+    assert ranking_lead(good, good, outcome, names) == (0.0, 0.0, 0.0, len(set(names)))

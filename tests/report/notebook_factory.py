@@ -7,14 +7,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from specdec_lib.report.build import check
 
-PARAMETERS = """profile: str = "default"   # named on the page
-alpha: float = 0.5         # a share
+PARAMETERS = """alpha: float = 0.5         # a share
 ks: list[int] = [1, 2]     # lengths
 """
 
 
 def write_notebook(folder: Path, code: list[str] | None = None, name: str = "01_small", prose: str = "Text.") -> Path:
-    """Write a notebook whose last cells are ``code``, with its profiles; returns its path."""
+    """Write a notebook whose last cells are ``code``; returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
@@ -27,11 +26,7 @@ def write_notebook(folder: Path, code: list[str] | None = None, name: str = "01_
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
     nbformat.validate(content)
-    (folder / "params").mkdir(parents=True, exist_ok=True)
-    for profile in ("smoke", "default", "full"):
-        path = folder / "params" / f"{profile}.yml"
-        if not path.exists():
-            path.write_text("{}\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.ipynb"
     path.write_text(check.canonical(content), encoding="utf-8")
     return path

@@ -111,9 +111,9 @@ def options(words: list[str]) -> dict:
 
 
 def plans(words: list[str]) -> None:
-    """``run`` finds notebooks, profile and parameters, as it does before anything is executed."""
+    """``run`` finds notebooks and parameters, as it does before anything is executed."""
     own = options(words)
-    assert plan.make_plan(own["profile"], own["only"] or (), own["parameter"] or ())
+    assert plan.make_plan(own["only"] or (), own["parameter"] or ())
 
 
 def installs(words: list[str]) -> None:
@@ -139,7 +139,7 @@ HANDLERS: list[tuple[str, Callable[[list[str]], object]]] = [
     (r"papermill ", papermill_words),
     (r"(\w+=\S+ )*make ", lambda words: None),  # tests/report/test_pages.py looks its target up
     (r"(pip install|conda env create) ", installs),
-    (r"git diff data/results/cpu$", lambda words: None),
+    (r"git diff data$", lambda words: None),
 ]
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import method_examples
+import nbformat
 import pytest
 import readme
 import typer
@@ -68,7 +69,9 @@ def test_every_parameter_that_a_page_names_is_one_of_its_notebook():
     sources = [*PAGES, *ROOT.glob("README.md"), ROOT / "CHANGELOG.md", *(ROOT / "notebooks").glob("*.ipynb")]
     told = set()
     for path in sources:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").partition("\n## [1.0.0]")[
+            0
+        ]  # what the change log says of older versions stays
         told |= {(path.name, *found) for found in re.findall(r"\b(0\d)\.([a-z_]+)=", text)}
     assert len(told) > 8 and [one for one in told if one[2] not in declared[one[1]]] == []
 
@@ -181,3 +184,21 @@ def test_the_blocks_of_the_page_on_claims_judge_its_claim(tmp_path, monkeypatch,
     # Every field that claims have is explained, and every one that is explained exists.
     named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) | set(re.findall(r"`(\w+)` \(", text))
     assert named | {"note", "headline"} == set(rules.Claim.__dataclass_fields__) - {"partly_how"}
+
+
+def test_every_saved_number_is_read_by_a_page_a_claim_or_the_library():
+    pages = [path.read_text(encoding="utf-8") for path in (*paths.root().glob("book/**/*.md"), paths.CLAIMS)]
+    code = [path.read_text(encoding="utf-8") for path in paths.PACKAGE.rglob("*.py")]
+    for notebook in (paths.root() / "notebooks").glob("*.ipynb"):
+        cells = nbformat.read(notebook, as_version=4).cells
+        pages += [cell.source for cell in cells if cell.cell_type == "markdown"]
+        code += [cell.source for cell in cells if cell.cell_type == "code" and "report.save(" not in cell.source]
+    read = set(re.findall(r"\b\d\d/[A-Za-z_]\w*", "\n".join([*pages, *code])))
+    named = set(re.findall(r"""["']([A-Za-z_]\w*)["']""", "\n".join(code)))
+    saved = {
+        f"{chapter}/{key}"
+        for chapter, own in numbers.tables().items()
+        if chapter.isdigit() and chapter != "06"
+        for key in own
+    }
+    assert sorted(key for key in saved - read if key[3:] not in named) == []

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import yaml
 
 from specdec_lib import files, paths
 from specdec_lib.report.build import rerun
-from specdec_lib.report.build.plan import METADATA, strip_ansi
+from specdec_lib.report.build.plan import strip_ansi
 from specdec_lib.report.params import UsageError
 
 GENERATED = "generated"
@@ -38,17 +37,12 @@ def toc_files(toc: Path) -> list[str]:
     return pages
 
 
-def executed_profiles(book: Path) -> dict[str, str]:
-    """Return the profile by name of each notebook that the table of contents names."""
+def check_executed(book: Path) -> None:
+    """UsageError if a notebook that the table of contents names has not been executed."""
     names = [Path(file).name for file in toc_files(book / "_toc.yml") if file.startswith("notebooks/")]
     missing = [name for name in names if not (book / "notebooks" / f"{name}.ipynb").is_file()]
     if missing:
         raise UsageError(f"not executed yet: {', '.join(missing)}. Run: python -m specdec_lib run")
-    profiles = {}
-    for name in names:
-        content = nbformat.read(str(book / "notebooks" / f"{name}.ipynb"), as_version=4)
-        profiles[name] = content.metadata.get(METADATA, {}).get("profile", "unknown")
-    return profiles
 
 
 #: jupyter-book, which ends with the process that renders, and whose own processes end with it. Sphinx reads and writes pages in
@@ -73,9 +67,7 @@ main()
 def build() -> None:
     """Render the book; UsageError if a notebook is not executed, or jupyter-book warned or failed."""
     root = paths.root()
-    profiles = executed_profiles(root / "book")
-    if len(set(profiles.values())) > 1:
-        print("the notebooks come from different profiles: " + ", ".join(f"{n} {p}" for n, p in profiles.items()))
+    check_executed(root / "book")
     start = time.perf_counter()
     rerun.write_pages(root)
     (root / "book" / "pictures").mkdir(parents=True, exist_ok=True)  # for the pictures that Sphinx draws

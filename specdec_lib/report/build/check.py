@@ -63,9 +63,7 @@ def _check_parameters(content: nbformat.NotebookNode) -> list[str]:
     except (params.UsageError, SyntaxError) as error:
         return [str(error)]
     faults = [f"parameter {p.name!r} has no comment that says what it is" for p in declared.values() if not p.help]
-    if "profile" not in declared or declared["profile"].annotation != "str":
-        faults.append("does not declare 'profile: str', which the runner passes")
-    if not any("check_parameters(globals())" in cell.source for cell in content.cells if cell.cell_type == "code"):
+    if not any("check_parameters(globals()" in cell.source for cell in content.cells if cell.cell_type == "code"):
         faults.append("does not call report.check_parameters(globals()) after its parameters")
     return faults
 
@@ -101,17 +99,6 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
     return faults
 
 
-def check_profiles(folder: Path) -> list[str]:
-    """Return the faults of the parameter profiles: unknown notebooks, unknown or ill-typed parameters."""
-    faults = []
-    for profile in plan.PROFILES:
-        try:
-            plan.make_plan(profile, notebooks=folder)
-        except params.UsageError as error:
-            faults.append(f"params/{profile}.yml: {error}")
-    return faults
-
-
 def check_pages(root: Path) -> list[str]:
     """Return the faults of the book's sources: missing pages, and notebooks that are not listed."""
     pages = book.toc_files(root / "book" / "_toc.yml")
@@ -139,5 +126,5 @@ def check_all(root: Path) -> list[str]:
     """Return every fault of a repository, each with the file it is in."""
     notebooks = sorted((root / "notebooks").glob("*.ipynb"))
     faults = [f"notebooks/{path.name} {fault}" for path in notebooks for fault in check_notebook(path)]
-    faults += check_profiles(root / "notebooks") + check_pages(root)
+    faults += check_pages(root)
     return faults + check_claims(root / "data" / "claims.yml")

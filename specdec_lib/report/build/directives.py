@@ -28,6 +28,7 @@ from specdec_lib import files, paths
 from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots, serving
+from specdec_lib.report.build import sources
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
 
@@ -59,15 +60,22 @@ class Published(SphinxRole):
 
 
 class Num(SphinxRole):
-    """``{num}`04/h10_over_pld10:.2f```: a number of a chapter's table, with its interval, which ``.value`` leaves out."""
+    """``{num}`04/h10_over_pld10:.2f```: a number of a chapter's table, with its interval, which ``.value`` leaves out.
+
+    A reader who points at it sees its key and how many prompts count in it, and gets to the cell that makes it.
+    """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the text, or the error."""
         key, _, spec = self.text.partition(":")
         alone = key.endswith(".value")
         try:
-            number = numbers.look_up(key.removesuffix(".value"), judged()[0])
-            return [nodes.Text(format(number._replace(low=None) if alone else number, spec))], []
+            key = key.removesuffix(".value")
+            number = numbers.look_up(key, judged()[0])
+            shown = format(number._replace(low=None) if alone else number, spec)
+            pages = {page: Path(self.env.doc2path(page)) for page in self.env.found_docs if "notebooks/" in page}
+            target = sources.address(key, self.env.docname, pages)
+            return [sources.node(shown, key, number, target)], []
         except ValueError as error:
             message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]
@@ -221,6 +229,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(PutPictures)
     app.add_role("published", Published())
     app.add_role("num", Num())
+    sources.setup(app)
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", _skip_undescribed_field)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon's

@@ -1,5 +1,4 @@
-"""What is to be run: notebooks, the parameters of a profile, and the key that tells whether anything
-changed."""
+"""What is to be run: notebooks, their parameters, and the key that tells whether anything changed."""
 
 from __future__ import annotations
 
@@ -24,20 +23,18 @@ from specdec_lib.report.params import UsageError
 
 #: Key of a copy's metadata: where it comes from.
 METADATA = "specdec"
-PROFILES = ("smoke", "default", "full")
 NAME = re.compile(r"(?P<id>\d\d)_[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook with the parameters of the profile and of the command line; the rest are the notebook's defaults.
+    """One notebook with the parameters of the command line; the rest are the notebook's own, those of the published run.
 
     ``target`` names the model that it decodes, None without such a parameter; ``overrides`` are the words of the command line
     that belong to it, for the command that repeats the run.
     """
 
     path: Path
-    profile: str
     given: Mapping[str, Any]
     target: Any
     overrides: tuple[str, ...] = ()
@@ -60,7 +57,7 @@ class Job:
     @property
     def command(self) -> str:
         """The command that repeats this run alone."""
-        words = [f"python -m specdec_lib run --profile {self.profile} --only {self.id}"]
+        words = [f"python -m specdec_lib run --only {self.id}"]
         return " ".join([*words, *(f"-p {shlex.quote(f'{self.id}.{text}')}" for text in self.overrides)])
 
     def key(self, surroundings: str) -> str:
@@ -103,21 +100,6 @@ def find_notebooks(folder: Path, only: Sequence[str] = ()) -> list[Path]:
     return [path for path in notebooks if path in {names[wanted] for wanted in only}] if only else notebooks
 
 
-def load_profile(folder: Path, profile: str, notebooks: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a profile by name of notebook."""
-    path = folder / f"{profile}.yml"
-    if not path.is_file():
-        raise UsageError(f"no profile {profile!r}: {', '.join(sorted(p.stem for p in folder.glob('*.yml'))) or 'none'}")
-    content = params.read_yaml(path.read_text(encoding="utf-8")) or {}
-    if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
-        raise UsageError(f"{path.name}: expected 'notebook: {{parameter: value}}', got something else")
-    known = {notebook.stem for notebook in notebooks}
-    for name in content:
-        if name not in known:
-            raise UsageError(f"{path.name} names the notebook {name!r}: {', '.join(sorted(known))} are there")
-    return content
-
-
 def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str, dict[str, str]]:
     """Split ``01.name=value`` of the command line; returns the texts by name of notebook and parameter."""
     names = {key: path.stem for path in notebooks for key in (path.stem.split("_", 1)[0], path.stem)}
@@ -132,37 +114,30 @@ def parse_overrides(words: Sequence[str], notebooks: Sequence[Path]) -> dict[str
     return texts
 
 
-def make_plan(
-    profile: str, only: Sequence[str] = (), overrides: Sequence[str] = (), notebooks: Path | None = None
-) -> list[Job]:
+def make_plan(only: Sequence[str] = (), overrides: Sequence[str] = (), notebooks: Path | None = None) -> list[Job]:
     """Return the jobs of a run with all parameters checked, before anything is executed.
 
-    ``profile`` is a file in ``params/``, ``only`` names notebooks by number or name (all when empty), ``overrides``
-    read ``01.name=value``. UsageError names what does not fit.
+    ``only`` names notebooks by number or name (all when empty), ``overrides`` read ``01.name=value``. UsageError names what does
+    not fit.
     """
     folder = notebooks or paths.root() / "notebooks"
     chosen = find_notebooks(folder, only)
-    values = load_profile(folder / "params", profile, find_notebooks(folder))
     texts = parse_overrides(overrides, chosen)
     jobs = []
     for path in chosen:
         declared = params.declared_parameters(path)
-        given: dict[str, Any] = {"profile": profile, **values.get(path.stem, {})}
+        given: dict[str, Any] = {}
         asked = texts.get(path.stem, {})
         for name, text in asked.items():
             if name not in declared:
                 raise UsageError(params.unknown_message(name, declared, path.stem))
-            if name == "profile":
-                raise UsageError(
-                    f"profile {text!r} would be a label alone, with the counts of {profile!r}; use --profile"
-                )
             given[name] = params.parse_value(text, declared[name])
         words = tuple(f"{name}={text}" for name, text in asked.items())
         given = params.validate(given, declared, path.stem)
         for name in _MODELS & asked.keys():
             given[name] = _absolute(given[name])
         target = given.get("target", declared["target"].default if "target" in declared else None)
-        jobs.append(Job(path, profile, given, target, words))
+        jobs.append(Job(path, given, target, words))
     return jobs
 
 

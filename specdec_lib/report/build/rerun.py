@@ -34,23 +34,13 @@ def _literal(value: Any) -> str:
 
 
 def parameters_text(folder: Path) -> str:
-    """Return one collapsible table a notebook of a folder: name, default, meaning, other profiles, type."""
-    profiles = {
-        name: params.read_yaml((folder / "params" / f"{name}.yml").read_text(encoding="utf-8")) or {}
-        for name in ("smoke", "full")
-    }
+    """Return one collapsible table a notebook of a folder: name, default, meaning, type."""
     parts = []
     for path in plan.find_notebooks(folder):
         content = nbformat.read(str(path), as_version=4)
         rows = []
         for parameter in params.declared_parameters(content).values():
-            others = [
-                f"{profile}: {_literal(values[path.stem][parameter.name])}"
-                for profile, values in profiles.items()
-                if parameter.name in values.get(path.stem, {})
-            ]
-            meaning = "; ".join([tables.markdown_cell(parameter.help), *others])
-            what = f"{meaning} (`{parameter.annotation}`)"
+            what = f"{tables.markdown_cell(parameter.help)} (`{parameter.annotation}`)"
             rows.append(f"| `{parameter.name}` | {_literal(parameter.default)} | {what} |")
         number = path.stem.split("_", 1)[0]
         parts += [
@@ -90,7 +80,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         where = f"{machine['processor'] if machine['device'] == 'cpu' else machine['device']}, {threads} thread"
         size = (path.stat().st_size + _folder_bytes(path.parent / "files" / path.stem)) / 1e6
         rows.append(
-            f"| [](notebooks/{path.name}) | {facts['profile']} | {facts['seconds']:.0f} | {size:.1f} | "
+            f"| [](notebooks/{path.name}) | {facts['seconds']:.0f} | {size:.1f} | "
             f"{tables.markdown_cell(where)}{'s' if threads != '1' else ''} |"
         )
         spans.append((content.metadata["papermill"]["start_time"], content.metadata["papermill"]["end_time"]))
@@ -100,8 +90,8 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         ":name: tab-rerun-times",
         ":align: center",
         "",
-        "| Notebook | Profile | Seconds | Copy and tables, MB | Machine |",
-        "|:--|:--|--:|--:|:--|",
+        "| Notebook | Seconds | Copy and tables, MB | Machine |",
+        "|:--|--:|--:|:--|",
         *rows,
         ":::",
         "",

@@ -39,7 +39,6 @@ TRACEBACK_LINES = 14
 
 
 def run(
-    profile: str = "default",
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
     force: bool = False,
@@ -51,7 +50,7 @@ def run(
     the copies into ``output``, ``book/notebooks`` by default, and copies of those that failed into ``kept``, ``_build/failed``.
     Returns the failures.
     """
-    planned = plan.make_plan(profile, only, overrides, notebooks)
+    planned = plan.make_plan(only, overrides, notebooks)
     output = output or paths.root() / "book" / "notebooks"
     kept = kept or paths.root() / "_build" / "failed"
     # The names of sockets in it have at most 107 bytes on Linux, and 103 on macOS.
@@ -121,14 +120,16 @@ class Running(NamedTuple):
 
     def state(self) -> str:
         """How far it is."""
-        cells = sum(cell.cell_type == "code" for cell in self.job.source.cells) + 1  # the cell that papermill adds
+        cells = sum(cell.cell_type == "code" for cell in self.job.source.cells) + bool(
+            self.job.given
+        )  # papermill adds one
         return f"{self.job.name}: cell {_text(self.folder / execution.PROGRESS) or 0} of {cells}, {self.seconds:.0f} s"
 
 
 def _executed(job: Job, scratch: Path) -> Running:
     """Execute a notebook to its end, and say every minute how far it is."""
     running = _start(job, scratch)
-    _say(f"{job.name} ({job.profile}) begins")
+    _say(f"{job.name} begins")
     try:
         while running.process.is_alive():
             running.process.join(REPORT_SECONDS)
@@ -143,7 +144,7 @@ def _executed(job: Job, scratch: Path) -> Running:
 def _start(job: Job, scratch: Path) -> Running:
     folder = Path(tempfile.mkdtemp(dir=scratch))
     source_sum = files.sha256(job.path)  # before it can be changed
-    context = run_context.RunContext(job.name, job.profile, str(folder / "files"), source_sum)
+    context = run_context.RunContext(job.name, str(folder / "files"), source_sum)
     variables = {run_context.VARIABLE: context.dumps(), "TQDM_DISABLE": "1", "MPLBACKEND": None}
     # Absolute: the kernel works in another folder.
     folders = {name: paths.named_folder(name) for name in ("SPECDEC_CACHE", "SPECDEC_DATASETS", "SPECDEC_WHEELS")}
@@ -210,15 +211,10 @@ def _describe(executed: nbformat.NotebookNode, ended: Running, surroundings: str
     job = ended.job
     executed.metadata.papermill["input_path"] = f"notebooks/{job.path.name}"
     executed.metadata.papermill["output_path"] = f"book/notebooks/{job.path.name}"
-    for cell in executed.cells:
-        # Where nothing but the profile is given, the cell that papermill adds says no more than the one above it.
-        if "injected-parameters" in cell.metadata.get("tags", []) and job.given.keys() <= {"profile"}:
-            cell.metadata.tags.append("remove-cell")
     told = _text(downloads / provenance.FILE)  # by the kernel, which knows its threads
     executed.metadata[METADATA] = {
         "key": job.key(surroundings),
         "source_sha256": ended.source_sum,
-        "profile": job.profile,
         "seconds": executed.metadata.papermill["duration"],
         "provenance": json.loads(told) if told else provenance.collect(job.given),
     }

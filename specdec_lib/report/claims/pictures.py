@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colour and marker of each price; a marker alone tells them apart.
+#: Colour and marker of each cost of a pass; the marker alone distinguishes them.
 _LOOKS = {
     "here": ("#d55e00", "s"),
     "gpu": ("#0072b2", "o"),
@@ -32,9 +32,9 @@ _INK = "#767676"
 
 #: The panels of "What reproduces": what each compares.
 _PANELS = (
-    "Speed-up over plain decoding",
-    "One method against another, in speed",
-    "Counts of tokens, whatever a pass costs",
+    "Speed compared with plain decoding",
+    "Speed of one method compared with another",
+    "Counts of tokens and passes",
 )
 
 
@@ -43,8 +43,8 @@ def _panel(headline: str, price: str) -> str:
 
 
 def reproduces(shown: pd.DataFrame) -> Figure:
-    """Draw what :func:`~specdec_lib.report.claims.rules.headlines` gives, where it has a number: published ranges grey, ours
-    with 95 % intervals, right of each name the verdict on the direction. Narrow enough for a phone."""
+    """Draw the headlines (:func:`~specdec_lib.report.claims.rules.headlines`) that have a number: published ranges grey, ours
+    with 95 % intervals, and after each name the verdict on the direction. Narrow enough for a phone."""
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
     shown = shown.assign(panel=[_panel(*row) for row in zip(shown.headline, shown.price, strict=True)])
     parts = {title: shown[shown.panel == title] for title in _PANELS if (shown.panel == title).any()}
@@ -118,7 +118,7 @@ WAYS = {
 
 
 def tokens_per_second(table: Mapping[str, Number]) -> Figure:
-    """A bar a kind of prompt and way, with its interval; what was not measured has none."""
+    """One bar per kind of prompt and program, with its interval; what was not measured has none."""
 
     def height(kind: str, way: str) -> Interval:
         number = table[f"{kind}_{way}_tokens_per_s"]

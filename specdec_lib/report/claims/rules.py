@@ -32,11 +32,11 @@ VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER
 #: What a headline's number was priced by.
 PRICES = {
     "here": "this machine",
-    "gpu": "published GPU price",
+    "gpu": "published GPU cost",
     "rest": "REST's own cost, store of this book",
     "rest-carried": "REST's own cost, store carried on to the paper's size",
     "specdec-pp": "SpecDec++'s own times",
-    "counts": "counts, no price of a pass",
+    "counts": "counts, no cost of a pass",
 }
 
 Tables = Mapping[str, Mapping[str, Number]]

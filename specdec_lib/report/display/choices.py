@@ -1,4 +1,4 @@
-"""Which method for what a reader has, and how it is switched on elsewhere: a figure of HTML and style sheets, without a script."""
+"""Which method for what a reader has, and how other programs switch it on: a figure of HTML and style sheets, without a script."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ _STYLE = """
 """
 
 
+#: What transformers takes where it lacks a method itself.
+OURS = "model.generate(..., custom_generate=specdec_lib.custom_generate(DRAFTER))"
+
+
 def figure() -> str:
-    """The figure: a row a method, which unfolds, and a choice that leaves out what the reader lacks."""
+    """The figure: one row per method, which unfolds, and a choice that leaves out what the reader lacks."""
     hidden = [
         f".specdec-choose:has(input[value={have}]:checked) details:not(.{have}):not(.nothing){{display:none}}"
         for have in HAVE
@@ -50,12 +54,12 @@ def figure() -> str:
 
 
 def _row(name: str) -> str:
-    """One method: what it does, and below that, where to get it."""
-    method, known = METHODS[name], SWITCHED_ON.get(name, {})
+    """One method: what it does, and below that how each program switches it on."""
+    method, known = METHODS[name], {"transformers": OURS, **SWITCHED_ON.get(name, {})}
     places = [
         f"<dt>{program}</dt><dd>{f'<code>{html.escape(known[program])}</code>' if program in known else 'not available'}</dd>"
-        for program in (PROGRAMS if known else ())
-    ] or ["<dt>other programs</dt><dd>not available</dd>"]
+        for program in PROGRAMS
+    ]
     return (
         f'<details class="{method.needs}"><summary><b>{name}</b> {html.escape(method.about)}</summary><dl>'
         f'{"".join(places)}<dt>this library</dt><dd><a href="methods/{method.page}.html">how to use it</a></dd></dl></details>'

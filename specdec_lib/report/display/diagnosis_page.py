@@ -25,14 +25,14 @@ svg {{ max-width: 100%; height: auto }}
 </style>
 <h1>Will speculative decoding help?</h1>
 <p><strong>{advice}</strong></p>
-<p>{answers:,d} answers of {tokens:,d} tokens, tokenizer {tokenizer}, prices of passes: {prices}. Intervals are 95 % over
-answers. The time of looking drafts up is not part of the prices unless the file of prices has it as a step's.</p>
+<p>{answers:,d} answers of {tokens:,d} tokens, tokenizer {tokenizer}, costs of passes: {prices}. Intervals are 95 % over
+answers. The time to look a draft up is left out unless the file of costs has it as the cost of a step.</p>
 {figure}
 <table>
-<tr><th>Method</th><th>Tokens a pass</th><th>Speed-up</th><th>Mean width of a pass</th></tr>
+<tr><th>Method</th><th>Tokens per pass</th><th>Speed-up</th><th>Mean width of a pass</th></tr>
 {rows}
 </table>
-<h2>How the methods are switched on</h2>
+<h2>How to switch the methods on</h2>
 <table>
 {switches}
 </table>
@@ -47,11 +47,11 @@ def reasons(found: Diagnosis) -> list[str]:
     """Sentences on what the texts are like."""
     text = found.text
     return [
-        f"Copied: {text.copied:.0%} of the answers' tokens lie in {COPIED_RUN} tokens or more in a row that stand in the "
-        "prompt as well. Methods that copy save passes there.",
+        f"Copied: {text.copied:.0%} of the answers' tokens lie in runs of {COPIED_RUN} tokens or more that the prompt also "
+        "has. Methods that copy save passes there.",
         f"Overlap: BLEU-4 of an answer against its prompt is {text.overlap:.2f}, the geometric mean of the shares of its word "
-        "1- to 4-grams that stand in the prompt.",
-        f"Entropy: an answer takes {text.bits_alone:.2f} bits a character by itself, and {text.bits_given:.2f} after its "
+        "1- to 4-grams that the prompt also has.",
+        f"Entropy: an answer takes {text.bits_alone:.2f} bits per character by itself, and {text.bits_given:.2f} after its "
         "prompt. A small second number means that little of the answer is new.",
     ]
 

@@ -109,7 +109,6 @@ def collect(parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "commit": commit(),
         "notebook": run.notebook if run else "run outside of the runner",
         "notebook sha256": run.sha256 if run else "not known",
-        "profile": run.profile if run else "none",
         "parameters": dict(parameters or {}),
         "versions": versions(),
         "machine": machine(),

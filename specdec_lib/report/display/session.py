@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Parameters(dict[str, Any]):
 
 
 #: Parameters that change where a notebook runs and how much of it, and nothing of what a row counts.
-_NOT_MEASURED = ("profile", "device", "own_prompts")
+_NOT_MEASURED = ("device", "own_prompts")
 
 
 def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()) -> Parameters:
@@ -47,11 +47,6 @@ def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()
     given = _injected_names(history[index + 1]) if index + 1 < len(history) else []
     values = {name: namespace[name] for name in [*declared, *given]}
     checked = params.validate(values, declared)
-    if "profile" in given and run_context.current() is None and checked["profile"] != declared["profile"].default:
-        raise params.UsageError(
-            f"profile {checked['profile']!r} would be a label alone: a profile's counts come with 'python -m specdec_lib run "
-            f"--profile {checked['profile']}'"
-        )
     namespace.update(checked)
     plots.use_style()
     if run_context.current() is not None:
@@ -97,7 +92,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         )
     rows = [
         vars(outcome)
-        | {"equal": outcome.made - outcome.rounded, "unchecked": ", ".join(outcome.unchecked) or tables.MISSING}
+        | {"equal": outcome.made - outcome.rounded, "unchecked": _listed(outcome.unchecked) or tables.MISSING}
         for outcome in evidence.outcomes
     ]
     return tables.Table(
@@ -117,6 +112,44 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
             "unchecked": "Methods left out",
         },
     )
+
+
+def times_table(chapter: str) -> tables.Table | None:
+    """The times that a chapter saved, of the published machine and of the one that built the page; None outside of a run."""
+    import pandas as pd
+
+    from specdec_lib.report import numbers
+    from specdec_lib.report.display import provenance
+
+    run = run_context.current()
+    if run is None:
+        return None
+    known = numbers.read(numbers.COMMITTED / f"{chapter}.csv")
+    here = numbers.read(run.folder / f"{chapter}.csv")
+    rows = [
+        {"key": key, "known": format(known[key], ".3g"), "here": format(one, ".3g")}
+        for key, one in here.items()
+        if one.timed and key in known
+    ]
+    published = json.loads((numbers.COMMITTED / "times.json").read_text(encoding="utf-8"))
+    heading = "{processor}, {cores} cores, {torch threads} threads, {device}"
+    return tables.Table(
+        pd.DataFrame(rows, columns=["key", "known", "here"]),
+        f"tab-{chapter}-times",
+        "What rests on measured seconds in this chapter: on the published machine, of which the sentences speak, and on the one "
+        "that built this page.",
+        {
+            "key": "Number",
+            "known": f"Published: {heading.format(**published)}",
+            "here": f"This build: {heading.format(**provenance.machine())}",
+        },
+    )
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:

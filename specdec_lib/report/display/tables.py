@@ -104,7 +104,7 @@ class Table:
         for column in self.headings:
             values = self.frame[column]
             if any(isinstance(value, Interval) for value in values):
-                rows = [value if isinstance(value, Interval) else (value, None, None) for value in values]
+                rows = [value[:3] if isinstance(value, Interval) else (value, None, None) for value in values]
                 names = (column, f"{column}_low", f"{column}_high")
                 columns |= dict(zip(names, zip(*rows, strict=True), strict=True))
             else:

@@ -17,7 +17,7 @@ from specdec_lib.report.numbers import Number
 #: ``looks`` for each token that a coin was thrown for, and the ``own`` token that the pass adds.
 FILE = paths.DATA / "results" / "worked-example.json"
 
-_STYLE = """
+STYLE = """
 .specdec-worked{--q:#d55e00;--p:#0072b2;--edge:rgba(128,128,128,.5);border:1px solid var(--edge);border-radius:6px;
  padding:.6em .8em;margin:.5em 0 1em;line-height:1.5}
 .specdec-worked *{box-sizing:border-box}
@@ -76,14 +76,14 @@ def figure(example: Mapping[str, Any], wide: Number, draft: Number) -> str:
         f".specdec-worked:has(input[value='{number}']:checked)>section:not(.s{number}){{display:none}}"
         for number in range(1, len(steps) + 1)
     )
-    shown = "".join(
+    sections = "".join(
         f'<section class="s{number}"><p><b>Step {number}. {title}</b></p>{body}</section>'
         for number, (title, body) in enumerate(steps, start=1)
     )
     return (
-        f"<style>{_STYLE}@media screen{{{hidden}}}@media print{{.specdec-worked fieldset{{display:none}}}}</style>"
+        f"<style>{STYLE}@media screen{{{hidden}}}@media print{{.specdec-worked fieldset{{display:none}}}}</style>"
         '<form class="specdec-worked tex2jax_ignore mathjax_ignore notranslate">'
-        f"<fieldset><legend>Choose a step, then go on with the arrow keys</legend>{radios}</fieldset>{shown}</form>"
+        f"<fieldset><legend>Choose a step, then go on with the arrow keys</legend>{radios}</fieldset>{sections}</form>"
     )
 
 
@@ -93,7 +93,7 @@ def _steps(example: Mapping[str, Any], wide: float, draft: float) -> Iterable[tu
     for number, one in enumerate(example["passes"], start=1):
         drafted, looks = one["drafted"], one["looks"]
         spent = [*spent, *[("q", draft)] * len(drafted)]
-        chips = " ".join(_chip(token, "open") for token in drafted)
+        chips = " ".join(chip(token, "open") for token in drafted)
         yield (
             f"The draft model writes {len(drafted)} tokens",
             f"<pre>{before}{chips}</pre><p>Each is drawn from the draft model's own distribution <em>q</em>, and each takes "
@@ -104,23 +104,23 @@ def _steps(example: Mapping[str, Any], wide: float, draft: float) -> Iterable[tu
         for place, look in enumerate(looks):
             accepted = place < one["accepted"]
             kind = ["kept"] * place + ["kept" if accepted else "lost"] + ["open"] * (len(drafted) - place - 1)
-            chips = " ".join(_chip(token, each) for token, each in zip(drafted, kind, strict=True))
+            chips = " ".join(chip(token, each) for token, each in zip(drafted, kind, strict=True))
             opening = f"Pass {number} of the target looks at the text and all {len(drafted)} drafted tokens at once. "
             said = ("" if place else opening) + _said(look, drafted[place], accepted)
             yield (
-                f"{_name(drafted[place])} is {'accepted' if accepted else 'rejected'}",
+                f"{name_of(drafted[place])} is {'accepted' if accepted else 'rejected'}",
                 f"<pre>{before}{chips}</pre><p>{said}</p>{_coin(look)}{_bars(look['likely'])}"
                 + _time(spent, emitted + place + accepted),
             )
             kept += [drafted[place]] if accepted else []
         rejected = len(looks) > one["accepted"]
-        chips = " ".join([*(_chip(token, "kept") for token in kept), _chip(one["own"], "own")])
+        chips = " ".join([*(chip(token, "kept") for token in kept), chip(one["own"], "own")])
         emitted += len(kept) + 1
         yield (
-            f"The target adds {_name(one['own'])}" + ("" if rejected else ", the bonus token"),
+            f"The target adds {name_of(one['own'])}" + ("" if rejected else ", the bonus token"),
             f"<pre>{before}{chips}</pre><p>{_added(one, rejected)}</p>{_bars(one['likely'])}" + _time(spent, emitted),
         )
-        before += " ".join([*(_chip(token, "kept") for token in kept), _chip(one["own"], "own")]) + " "
+        before += " ".join([*(chip(token, "kept") for token in kept), chip(one["own"], "own")]) + " "
 
 
 def _added(one: Mapping[str, Any], rejected: bool) -> str:
@@ -142,7 +142,7 @@ def _said(look: Mapping[str, Any], token: str, accepted: bool) -> str:
     ratio = f"p / q = {_short(p)} / {_short(q)}"
     if p >= q:
         return (
-            f"The target gives {_name(token)} at least as much as the draft model did: {ratio} is 1 or more, so it is kept "
+            f"The target gives {name_of(token)} at least as much as the draft model did: {ratio} is 1 or more, so it is kept "
             "whatever the coin says."
         )
     drawn = "below, so the token is kept" if accepted else "above, so the token is rejected"
@@ -172,7 +172,7 @@ def _bars(likely: Sequence[Mapping[str, Any]]) -> str:
             if kind in one
         )
         rows.append(
-            f"<span>{_chip(one['token'], 'drafted' if one.get('drafted') else '')}</span><span>{bars}</span><span>{said}</span>"
+            f"<span>{chip(one['token'], 'drafted' if one.get('drafted') else '')}</span><span>{bars}</span><span>{said}</span>"
         )
     return f'<div class="bars">{"".join(rows)}</div>'
 
@@ -198,11 +198,11 @@ def _shown(token: str) -> str:
     return escape("␣" * len(token) if token.strip(" ") == "" else token.replace("\n", "↵"))
 
 
-def _chip(token: str, kind: str) -> str:
+def chip(token: str, kind: str) -> str:
     return f'<code class="{kind}">{_shown(token)}</code>'
 
 
-def _name(token: str) -> str:
+def name_of(token: str) -> str:
     return f"“{_shown(token).strip()}”"
 
 

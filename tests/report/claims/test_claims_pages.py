@@ -11,7 +11,7 @@ from specdec_lib.report import numbers
 from specdec_lib.report.build import directives
 from specdec_lib.report.claims import pictures, rules, table
 from specdec_lib.report.numbers import Number
-from tests.report.build.test_opening import build
+from tests.report.book_build.test_opening import build
 
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 CLAIMS = {claim.id: claim for claim in rules.load_claims()}

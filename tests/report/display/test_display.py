@@ -81,9 +81,24 @@ def test_a_column_of_markup_and_named_headings_stay_what_they_are_and_names_of_c
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    context = run_context.RunContext("04_x", "smoke", str(tmp_path / "files" / "04_x"), "")
+    context = run_context.RunContext("04_x", str(tmp_path / "files" / "04_x"), "")
     monkeypatch.setenv(run_context.VARIABLE, context.dumps())
     return tmp_path
+
+
+def test_times_of_the_published_machine_stand_beside_those_of_this_build(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(numbers, "COMMITTED", tmp_path)
+    monkeypatch.setattr(
+        provenance, "machine", lambda: {"processor": "A", "cores": "4", "torch threads": "3", "device": "cpu"}
+    )
+    (tmp_path / "times.json").write_text('{"processor": "B", "cores": "2", "torch threads": "2", "device": "cpu"}')
+    (tmp_path / "09.csv").write_text(f"{','.join(numbers.COLUMNS)}\ncounted,2,,,,,,\nspent,0.5,0.25,1,yes,,,\n")
+    numbers.save("09", {"counted": 2}, timed={"spent": 0.125, "new": 3})
+    table = session.times_table("09").to_myst()
+    assert "| Number | Published: B, 2 cores, 2 threads, cpu | This build: A, 4 cores, 3 threads, cpu |" in table
+    assert [line for line in table.splitlines() if line.startswith("| ")][1:] == [
+        "| spent | 0.5 (0.25\u2060–\u20601) | 0.125 |"
+    ]
 
 
 def test_inside_a_run_the_csv_is_written_unformatted_with_the_ends_of_intervals_and_linked(run):
@@ -114,7 +129,7 @@ def test_what_is_saved_is_read_back(run):
     path = numbers.save("04", counted, timed={"seconds": 2.5})
     found = numbers.read(path)
     assert path == run / "files" / "04_x" / "04.csv" and list(found) == [*counted, "seconds"]
-    assert found["ratio"] == Number(1.23457, 1.0, 1.5, profile="smoke")
+    assert found["ratio"] == Number(1.23457, 1.0, 1.5)
     assert f"{found['unknown']:.2f}" == "1.50" and f"{found['ratio']:.2f}" == "1.23 (1.00\u2060–\u20601.50)"
     kinds = {name: type(found[name].value) for name in ("count", "share", "scalar", "yes")}
     assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}

@@ -35,23 +35,23 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     code += ["report.provenance_table(values)"]
     source = write_notebook(folders["notebooks"], code, prose="Before.")
     copy = folders["output"] / source.name
-    assert runner.run("smoke", overrides=["01.alpha=0.25"], **folders) == []
+    assert runner.run(overrides=["01.alpha=0.25"], **folders) == []
     executed = nbformat.read(str(copy), as_version=4)
     assert saved(folders) == 0.25
     facts = executed.metadata["specdec"]
-    given = {"alpha": 0.25, "profile": "smoke", "ks": [1, 2]}
-    assert facts["profile"] == "smoke" and facts["provenance"]["parameters"] == given
+    given = {"alpha": 0.25, "ks": [1, 2]}
+    assert facts["provenance"]["parameters"] == given
     assert facts["source_sha256"] == files.sha256(source) and facts["provenance"]["notebook"] == "01_small"
     assert str(paths.root()) not in copy.read_text() and str(folders["output"]) not in copy.read_text()
     told = capsys.readouterr().out
-    assert "01_small (smoke) begins" in told and "01_small: done (" in told
+    assert "01_small begins" in told and "01_small: done (" in told
 
     first = copy.stat().st_ino, copy.read_bytes()
-    runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
+    runner.run(overrides=["01.alpha=0.25"], **folders)
     assert (copy.stat().st_ino, copy.read_bytes()) == first and "unchanged" in capsys.readouterr().out
 
     write_notebook(folders["notebooks"], code, prose="After.")
-    runner.run("smoke", overrides=["01.alpha=0.25"], **folders)
+    runner.run(overrides=["01.alpha=0.25"], **folders)
     assert "prose renewed" in capsys.readouterr().out
     renewed = nbformat.read(str(copy), as_version=4)
     assert any("After." in cell.source for cell in renewed.cells) and saved(folders) == 0.25
@@ -60,7 +60,7 @@ def test_a_notebook_is_run_once_and_again_only_when_it_must(folders, capsys):
     assert after == before
     nbformat.validate(renewed)
 
-    runner.run("smoke", overrides=["01.alpha=0.75"], **folders)
+    runner.run(overrides=["01.alpha=0.75"], **folders)
     assert saved(folders) == 0.75
 
 
@@ -72,11 +72,11 @@ def test_the_key_changes_with_everything_that_can_change_a_result(folders, tmp_p
     monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
 
-    def key(profile: str = "smoke") -> str:
-        (job,) = plan.make_plan(profile, notebooks=folders["notebooks"])
+    def key(*words: str) -> str:
+        (job,) = plan.make_plan(overrides=words, notebooks=folders["notebooks"])
         return job.key(plan.surroundings())
 
-    keys = [key(), key("full")]
+    keys = [key(), key("01.alpha=0.75")]
     assert key() == keys[0]
     for change in (
         lambda: (tmp_path / "package" / "a.py").write_text("2"),
@@ -95,15 +95,15 @@ def test_a_failing_cell_is_told_by_notebook_and_cell_and_leaves_the_old_copy(fol
     write_notebook(folders["notebooks"], name="03_works")
     old = folders["output"] / source.name
     files.write_atomic(old, "the copy of an earlier run")
-    failed = runner.run("smoke", overrides=["01.alpha=0.25"], force=True, **folders)
+    failed = runner.run(overrides=["01.alpha=0.25"], force=True, **folders)
     told = capsys.readouterr().err
     assert {failure.job.name for failure in failed} == {"01_small", "02_dies"}
     assert all(failure.message in told for failure in failed)
     assert re.search(r"01_small: cell 6 of 6, \d+ s: failed", told)
     assert "ZeroDivisionError: division by zero" in told and "return 1 / n" in told
-    assert "02_dies: cell 5 of 5" in told and "kernel died" in told
+    assert "02_dies: cell 4 of 4" in told and "kernel died" in told
     assert "\x1b" not in told and "site-packages/papermill" not in told
-    assert "python -m specdec_lib run --profile smoke --only 01 -p 01.alpha=0.25" in told
+    assert "python -m specdec_lib run --only 01 -p 01.alpha=0.25" in told
     assert old.read_text() == "the copy of an earlier run"
     assert (folders["kept"] / source.name).is_file() and str(folders["kept"] / source.name) in told
     assert sorted(path.name for path in folders["output"].glob("*.ipynb")) == ["01_small.ipynb", "03_works.ipynb"]
@@ -122,18 +122,18 @@ def test_notebooks_run_one_after_another_and_say_how_far_they_are(folders, tmp_p
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0))
     for name in ("01_one", "02_other"):
         write_notebook(folders["notebooks"], [TIMES.format(folder=str(tmp_path), name=name)], name=name)
-    assert runner.run("smoke", **folders) == []
+    assert runner.run(**folders) == []
     one, other = (tuple(map(float, (tmp_path / name).read_text().split())) for name in ("01_one", "02_other"))
     assert one[1] < other[0]
     told = capsys.readouterr().out
-    assert "02_other: cell 4 of 5" in told and "the machine is busy, load 9.0 on" in told
+    assert "02_other: cell 4 of 4" in told and "the machine is busy, load 9.0 on" in told
 
 
 PROGRAM = """
 from pathlib import Path
 from specdec_lib.report.build import runner
 if __name__ == "__main__":
-    assert not runner.run("smoke", {words})
+    assert not runner.run({words})
 """
 
 
@@ -191,20 +191,17 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(fold
     else:
         folders[which] = wrong
     with pytest.raises(params.UsageError, match=f"^nothing was run: .* go to {wrong}, where no file can be made"):
-        runner.run("smoke", **folders)
+        runner.run(**folders)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notebooks"]
 
 
-def test_a_faulty_profile_is_refused_and_the_command_line_wins_over_a_sound_one(folders):
+def test_parameters_of_the_command_line_are_checked_before_anything_runs(folders):
     write_notebook(folders["notebooks"])
-    profile = folders["notebooks"] / "params" / "smoke.yml"
-    for text in ("01_small: {alhpa: 1}", "01_small: {ks: [a]}", "01_big: {alpha: 1}", "01_small: 3", "- 1"):
-        profile.write_text(text)
+    for words in ("01.alhpa=1", "01.ks=[a]", "02.alpha=1"):
         with pytest.raises(params.UsageError):
-            plan.make_plan("smoke", notebooks=folders["notebooks"])
-    profile.write_text("01_small: {alpha: 0.1, ks: [7]}")
-    (job,) = plan.make_plan("smoke", overrides=["01.alpha=0.9"], notebooks=folders["notebooks"])
-    assert job.given == {"profile": "smoke", "alpha": 0.9, "ks": [7]}
+            plan.make_plan(overrides=[words], notebooks=folders["notebooks"])
+    (job,) = plan.make_plan(overrides=["01.alpha=0.9", "01.ks=[7]"], notebooks=folders["notebooks"])
+    assert job.given == {"alpha": 0.9, "ks": [7]}
 
 
 def test_an_interrupted_replacement_of_a_folder_leaves_the_old_one_and_is_made_good_by_the_next(tmp_path, monkeypatch):
@@ -241,7 +238,7 @@ def test_papermill_alone_refuses_them_as_well(folders, tmp_path):
 def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
     write_notebook(folders["notebooks"])
     monkeypatch.setattr(execution, "execute", killed)
-    (failure,) = runner.run("smoke", **folders)
+    (failure,) = runner.run(**folders)
     assert "its process ended with status -9" in failure.message
 
 
@@ -254,7 +251,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell turns off for what it runs in the background
 from pathlib import Path
 from specdec_lib.report.build import book
-book.executed_profiles = lambda *_: {}
+book.check_executed = lambda *_: None
 book.rerun.write_pages = lambda *_: None
 book.paths.root = lambda: Path(sys.argv[1])
 book.build()

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from specdec_lib.report import params, run_context
+from specdec_lib.report import params
 from specdec_lib.report.build import check
-from specdec_lib.report.display import session
 from tests.report.notebook_factory import write_notebook
 
 
@@ -21,8 +20,7 @@ def spoil(path, change):
     (lambda nb: nb["cells"][1].update(execution_count=1), "outputs"),
     (lambda nb: nb["cells"][4].update(source="# Second"), "headings of the first level"),
     (lambda nb: nb["cells"][2]["metadata"].clear(), "tagged 'parameters'"),
-    (lambda nb: nb["cells"][2].update(source='profile: str = "default"'), "no comment"),
-    (lambda nb: nb["cells"][2].update(source="alpha: float = 1.0  # a"), "profile: str"),
+    (lambda nb: nb["cells"][2].update(source="alpha: float = 1.0"), "no comment"),
     (lambda nb: nb["cells"][3].update(source="1"), "check_parameters"),
     (lambda nb: nb["cells"][5].update(source="x = 1\n" * 15), "15 lines"),
     (lambda nb: nb["cells"][5].update(source='open("/home/me/x")'), "absolute path"),
@@ -44,7 +42,7 @@ def test_a_sound_notebook_has_no_fault_and_its_parameters_cell_a_line_for_each_p
     path = write_notebook(tmp_path)
     assert check.check_notebook(path) == []
     many = "".join(f"number_{i}: int = {i}  # one of many\n" for i in range(20))
-    spoil(path, lambda nb: nb["cells"][2].update(source=f'profile: str = "default"  # named on the page\n{many}'))
+    spoil(path, lambda nb: nb["cells"][2].update(source=many))
     assert check.check_notebook(path) == []
 
     path.write_text(json.dumps(json.loads(path.read_text())), encoding="utf-8")
@@ -155,17 +153,6 @@ def test_a_count_is_as_large_as_its_default_asks_for_and_a_list_is_not_empty(nam
     except params.UsageError as error:
         told = str(error)
     assert bool(told) == bool(expected) and expected in told
-
-
-def test_a_profile_that_papermill_sets_would_be_a_label_and_is_refused(monkeypatch):
-    monkeypatch.delenv(run_context.VARIABLE, raising=False)
-    history = ["", 'profile: str = "default"  # smoke, default or full', f'{session._INJECTED}\nprofile = "full"\n']
-    with pytest.raises(params.UsageError, match="'full' would be a label alone.*--profile full"):
-        session.check_parameters({"In": history, "profile": "full"})
-    own = run_context.RunContext("01_small", "full", "files", "0")
-    monkeypatch.setenv(run_context.VARIABLE, own.dumps())
-    monkeypatch.setattr(session, "end_with_parent", lambda parent: None)
-    assert session.check_parameters({"In": history, "profile": "full"}) == {"profile": "full"}
 
 
 CELL = {"cell_type": "code", "source": "a: int = 1", "metadata": {"tags": ["parameters"]}}
