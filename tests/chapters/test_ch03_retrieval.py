@@ -82,8 +82,8 @@ def test_a_ratio_of_a_frame_to_itself_is_one_for_certain():
     frame = outputs()
     assert retrieval.ratio(frame, frame)[:3] == (1.0, 1.0, 1.0)
     doubled = frame.assign(tokens=2 * frame.tokens)
-    assert retrieval.ratio(doubled, frame) == pytest.approx((2.0, 2.0, 2.0))
-    assert retrieval.geometric_mean([(doubled, frame), (frame, frame)]) == pytest.approx((2**0.5,) * 3)
+    assert retrieval.ratio(doubled, frame)[:3] == pytest.approx((2.0, 2.0, 2.0))
+    assert retrieval.geometric_mean([(doubled, frame), (frame, frame)])[:3] == pytest.approx((2**0.5,) * 3)
 
 
 def test_settings_pair_the_same_store_size_way_and_group():
