@@ -114,7 +114,7 @@ test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray to
 	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -m ray tests/cluster $(ARGS)
 
-# vLLM pins versions of its own, so it has an environment of its own: 3.5 GB. Constraints of ours would contradict its pins. It wants
+# vLLM pins versions of its own, so it has an environment of its own: 3.1 GB. Constraints of ours would contradict its pins. It wants
 # a CPU build of torch, which has an index of its own: that is asked for torch alone, because an index out of reach costs a
 # quarter of a minute for each package. Its torch is older than three packages that it names and that text needs none of:
 # transformers would fail to import them.

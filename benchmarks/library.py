@@ -27,7 +27,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
 from specdec_lib import generate, paths
-from specdec_lib.chapters.ch02_datastore_construction import recall
 from specdec_lib.commands import options
 from specdec_lib.datastores import ArrayStates, DenseIndex, build_dense_index, build_suffix_array, build_tokens
 from specdec_lib.datastores.faiss_index import one_thread
@@ -366,7 +365,8 @@ def dense(quick: bool) -> list[dict]:
         )
         few = queries[:500]
         exact = faiss.knn(keys[:500], stored, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)[1]
-        share = recall(index.search(few, NEIGHBOURS)[1], index.positions[exact])
+        found = index.search(few, NEIGHBOURS)[1]
+        share = np.mean([np.isin(row, own).mean() for row, own in zip(index.positions[exact], found, strict=True)])
         ours, peers = [], []
         for begin in range(0, samples, 200):  # in blocks, as in the sparse rows
             block = slice(begin, begin + 200)

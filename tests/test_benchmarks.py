@@ -146,8 +146,8 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     measured = {(way, size, "tokens_per_s"): each for way, each in speeds.items() for size in serving.SIZES}
     measured["ours", 4, "drafted"] = [3, 3, 3]
     found = serving.numbers_of(measured)
-    assert found["ours_over_plain_b8"] == (1.3, 1.3, 1.3)
-    assert found["ours_over_fixed2_b4"] == (2.0, 2.0, 2.0)
+    assert found["ours_over_plain_b8"][:3] == (1.3, 1.3, 1.3)
+    assert found["ours_over_fixed2_b4"][:3] == (2.0, 2.0, 2.0)
     assert found["ngram_over_plain_b1"].value == 1.1 and found["ngram_over_plain_b1"].low == 0.9
     assert not any("drafted" in key for key in found)
     table = numbers.read(numbers.save("serving", {}, found | serving.marks(found)))
@@ -157,7 +157,7 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     ]  # fmt: skip
     rows = shown.by_batch(table)
     assert rows.Requests.tolist() == list(serving.SIZES)
-    assert rows["ours over plain"].tolist()[3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
+    assert rows["ours over plain"].tolist()[3][:3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
 
 
 def test_nothing_measured_is_an_empty_figure_and_table():

@@ -19,7 +19,7 @@ SIZES = (1, 2, 4, 8, 16, 32)
 WAYS = {
     "ngram": ("vLLM's ngram", "s"),
     "suffix": ("vLLM's suffix", "^"),
-    "ours": ("SuffixDecoding, length by price", "o"),
+    "ours": ("SuffixDecoding, sized by cost", "o"),
 }
 #: Columns of the table, with the metrics named as vLLM prints them, and the keys of their numbers.
 COLUMNS = {

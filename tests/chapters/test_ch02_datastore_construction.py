@@ -16,7 +16,7 @@ from specdec_lib.experiments.retrieval import match_lengths
 
 
 def test_the_growth_of_a_line_in_the_logarithm_is_that_line_and_an_interruption_hardly_moves_a_time():
-    assert chapter.typical_time([20.0] * 50) == pytest.approx((20.0,) * 3)
+    assert chapter.typical_time([20.0] * 50)[:3] == pytest.approx((20.0,) * 3)
     time = chapter.typical_time([*[20.0] * 499, 5000.0])
     assert time.value == pytest.approx(20.0 * 250 ** (1 / 500)) and time.low == pytest.approx(20.0)
     sizes, noise = [1e3, 1e4, 1e5], np.random.default_rng(0).normal(0, 0.1, 400)
@@ -31,7 +31,7 @@ def test_the_power_of_a_power_law_is_found(power):
     sizes, factor = [1e3, 2e3, 4e3], np.random.default_rng(0).lognormal(0, 0.1, 300)
     found = chapter.power(sizes, [size**power * factor for size in sizes])
     # The same queries at every size: their own times cancel, draw by draw.
-    assert found == pytest.approx((power, power, power))
+    assert found[:3] == pytest.approx((power, power, power))
 
 
 def test_comparisons_are_those_that_the_index_counts():

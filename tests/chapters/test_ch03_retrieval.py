@@ -80,10 +80,10 @@ def test_several_drafters_are_counted_as_each_alone(monkeypatch):
 
 def test_a_ratio_of_a_frame_to_itself_is_one_for_certain():
     frame = outputs()
-    assert retrieval.ratio(frame, frame) == (1.0, 1.0, 1.0)
+    assert retrieval.ratio(frame, frame)[:3] == (1.0, 1.0, 1.0)
     doubled = frame.assign(tokens=2 * frame.tokens)
-    assert retrieval.ratio(doubled, frame) == pytest.approx((2.0, 2.0, 2.0))
-    assert retrieval.geometric_mean([(doubled, frame), (frame, frame)]) == pytest.approx((2**0.5,) * 3)
+    assert retrieval.ratio(doubled, frame)[:3] == pytest.approx((2.0, 2.0, 2.0))
+    assert retrieval.geometric_mean([(doubled, frame), (frame, frame)])[:3] == pytest.approx((2**0.5,) * 3)
 
 
 def test_settings_pair_the_same_store_size_way_and_group():
@@ -113,7 +113,7 @@ def test_the_lead_in_every_setting_and_its_change_from_the_smallest_store_to_the
     assert [each.value for each in retrieval.leads(rows, "REST")] == pytest.approx([1.5, 1.5, 0.9, 0.9])
     last, first = (retrieval.geometric_mean(retrieval.at_end(both, "REST", end)) for end in ("max", "min"))
     assert (last.value, first.value) == pytest.approx((0.9, 1.5)), "the larger store of another text does not count"
-    assert retrieval.lead_change(both, "REST") == pytest.approx((0.6,) * 3)
+    assert retrieval.lead_change(both, "REST")[:3] == pytest.approx((0.6,) * 3)
     assert retrieval.at_price(rows[rows.method == "REST"], 1.25).value == pytest.approx(0.8)
 
 
@@ -150,8 +150,8 @@ def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp
 
 def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
-    assert retrieval.at_size(frame, 1e9) == pytest.approx((2.75,) * 3)
-    assert retrieval.at_size(frame, 1e9, degree=2) == pytest.approx((2.75,) * 3)
+    assert retrieval.at_size(frame, 1e9)[:3] == pytest.approx((2.75,) * 3)
+    assert retrieval.at_size(frame, 1e9, degree=2)[:3] == pytest.approx((2.75,) * 3)
     assert retrieval.at_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
     assert [step.value for step in retrieval.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
     with pytest.raises(ValueError, match="degree 2 through 2 sizes"):
@@ -209,9 +209,9 @@ def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_ad
     factors = {"prompt": 1.5, "response": 1.2, "sampling": 1.1}
     effects = retrieval.alignment_effects(design(lambda a, b, c: 1.1 * 1.5**a * 1.2**b * 1.1**c))
     for axis, factor in factors.items():
-        assert effects[axis] == pytest.approx((factor,) * 3)
-        assert effects[f"without_{axis}"] == pytest.approx((1 / factor,) * 3)
-    assert effects["product"] == pytest.approx((1.0,) * 3)
+        assert effects[axis][:3] == pytest.approx((factor,) * 3)
+        assert effects[f"without_{axis}"][:3] == pytest.approx((1 / factor,) * 3)
+    assert effects["product"][:3] == pytest.approx((1.0,) * 3)
     effects = retrieval.alignment_effects(design(lambda a, b, c: 1.0 + 0.5 * a + 0.5 * b + 0.5 * c))
     assert effects["product"].high < 1 and effects["product"].value == pytest.approx(2.5 / 1.5**3)
 

@@ -172,7 +172,7 @@ def test_rows_of_judged_nodes_give_the_calibration_error_of_all_nodes_together()
 def test_a_ladder_is_the_same_from_rows_that_were_written_and_read(ladder, tmp_path):
     drafters = _singles() | {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
     rows = study.measure(_recordings(), drafters, _sources())
-    evidence.write("08/greedy", rows, {"stores": {}}, tmp_path)
+    evidence.write("08/greedy", rows, {"models": {}, "stores": {}}, tmp_path)
     again = study.Ladder(evidence.read("08/greedy", tmp_path)[0])
     for each, rung in itertools.product(PRICES, (*study.SINGLES, study.TREE)):
         assert again.rate(rung, each) == ladder.rate(rung, each)

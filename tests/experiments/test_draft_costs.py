@@ -75,7 +75,7 @@ def run(tokens, drafted):
 def test_the_speed_ratio_prices_every_forward_of_either_model_and_a_ratio_of_times_is_one_of_means():
     ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
     assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
-    assert draft_costs.time_ratio([3, 3], [1, 1, 1]) == (3, 3, 3)
+    assert draft_costs.time_ratio([3, 3], [1, 1, 1])[:3] == (3, 3, 3)
     times = ForwardTimes(draft=1.0, target=10.0, verify=12.0)
     recordings = [SimpleNamespace(task="t", prompt=SimpleNamespace(id=name)) for name in ("a", "b", "c")]
     ours = [run(10, [4, 4]), run(8, [4, 4]), run(12, [4, 4, 4])]

@@ -38,6 +38,11 @@ def engine(model, speculative=None, settings=None, **options):
     return vllm.LLM(model, speculative_config=speculative, **(given | options))
 
 
+def end(served):
+    """End an engine's worker now: at the interpreter's exit vLLM would wait for it."""
+    served.llm_engine.engine_core.shutdown()
+
+
 @pytest.fixture(scope="module")
 def choose(tmp_path_factory):
     """Name the drafter of the engines with the proposer ``Chosen``."""
@@ -82,7 +87,10 @@ def pocket(choose):
         "block_size": 32,
     }
     plain = engine(POCKET, num_gpu_blocks_override=64, **small)
-    return plain, engine(POCKET, CHOSEN, num_gpu_blocks_override=20, **small)
+    both = plain, engine(POCKET, CHOSEN, num_gpu_blocks_override=20, **small)
+    yield both
+    for served in both:
+        end(served)
 
 
 def texts(count, length=60):
@@ -122,7 +130,7 @@ def test_greedy_outputs_of_fifty_prompts_are_plain_ones(tmp_path):
         done = served.generate(asked(ids), greedy(max_tokens=16), use_tqdm=False)
         outputs.append([list(one.outputs[0].token_ids) for one in done])
         drafted = accepted(served)
-        del served
+        end(served)
     assert drafted > 50
     judge = Judge(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
     assert all(same(judge, *each) for each in zip(ids, *outputs, strict=True))
@@ -265,9 +273,11 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sampling_engine(tiny, choose):
     choose("PLD")
-    return engine(
+    served = engine(
         tiny[0], CHOSEN, max_model_len=32, max_num_seqs=64, num_gpu_blocks_override=128, skip_tokenizer_init=True
     )
+    yield served
+    end(served)
 
 
 def chi_square(tiny, served, temperature, requests=4000):
