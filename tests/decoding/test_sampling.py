@@ -67,7 +67,8 @@ def test_sequences_of_different_seeds_streams_and_salts_are_uncorrelated():
     st.integers(0, 10**6),
     st.integers(2, 300) | st.just(1500),
     st.floats(0.05, 5.0),
-    st.floats(0.01, 1.0),
+    # Nearer to 1 the tokens left out have less mass together than a sum of probabilities rounds away.
+    st.floats(0.01, 1 - 1e-9) | st.just(1.0),
     st.integers(0, 320),
 )
 def test_distribution_equals_the_warpers_of_transformers_and_ties_are_kept_as_there(
