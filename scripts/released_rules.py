@@ -391,7 +391,7 @@ def main(
             none = number.words == numbers.NO_INTERVAL
             known = number.low is not None and number.high is not None
             ends = (number.low, number.high) if known else (math.nan, math.nan)
-            counted[key] = Interval(number.value, *ends) if known or none else number.value
+            counted[key] = Interval(number.value, *ends, number.prompts or 0) if known or none else number.value
     for name in part or PARTS:
         began = time.monotonic()
         counted |= PARTS[name](of)
