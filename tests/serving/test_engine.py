@@ -1,6 +1,6 @@
 """The proposer inside vLLM, on this machine's processor: outputs, requests that come and go, and the distribution.
 
-Workers of engines are processes of their own, which import what the module ``proposers`` beside this file holds.
+An engine's workers are separate processes. They import their proposers from the module ``proposers`` in this folder.
 """
 
 import json

@@ -71,7 +71,12 @@ def node(text: str, key: str, value: Number, target: str) -> number:
     about = [key]
     if value.prompts:
         about.append("1 prompt" if value.prompts == 1 else f"{value.prompts} prompts")
-    about.append("time, of the published machine" if value.timed else "count" if value.low is None else "95 % interval")
+    if value.timed:
+        about.append("time, of the published machine")
+    elif value.low is not None:
+        about.append("95 % interval")
+    else:
+        about.append("count" if isinstance(value.value, int) else "no interval")
     return number("", "", nodes.Text(text), about=" · ".join(about), target=target)
 
 
