@@ -1,6 +1,6 @@
 """What drafters of this library give in llama.cpp, on the GGUF file of SmolLM2: with its own prompt lookup and ours, in turns.
 
-``make bench-llama`` installs ``llama-cpp-python``. Writes ``data/results/cpu/llama.csv``, which the page *In vLLM* shows.
+``make bench-llama`` installs ``llama-cpp-python``. Writes ``data/results/cpu/llama.csv``.
 Seconds are those that the thread ran, as in ``benchmarks/seconds.py``.
 """
 
