@@ -29,7 +29,6 @@ from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import stores
-from specdec_lib.experiments.committed_rows import WIDTHS
 from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import pass_prices, published
@@ -47,9 +46,9 @@ from specdec_lib.experiments.published_sets.replies import (
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_each
 from specdec_lib.experiments.released_sampling import rows as released_rows
-from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
+from specdec_lib.experiments.results import PER_PASS, SPEED, of_rates, priced, table
 from specdec_lib.experiments.retrieval import KeepsMatches, Remembered, record_replies, remembered
-from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate, ratio_of_rates
+from specdec_lib.experiments.statistics import Counts, Interval, pooled_rate, ratio_of_rates
 
 # Rates, with one bootstrap over all prompts ----------------------------------------------------------------------
 
@@ -75,19 +74,6 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 def in_ways(rows: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
     """Named rows by way of decoding and method."""
     return {way: dict(list(part.groupby("method"))) for way, part in rows.groupby("way")}
-
-
-def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
-    """A function of a rate of several frames, one bootstrap over all of their prompts.
-
-    A prompt that a frame lacks adds nothing to its sums, so frames of different prompts can be compared too.
-    """
-    sums = [frame.groupby("prompt")[list(value)].sum() for frame in frames]
-    names = sorted(set().union(*(each.index for each in sums)))
-    columns = [each.reindex(names, fill_value=0)[column].to_numpy() for each in sums for column in value]
-    found = interval_of_sums(lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, names)
-    # A method without any draft has no rate to divide by.
-    return found if math.isfinite(found.value) else Interval(math.nan, math.nan, math.nan)
 
 
 def rate(frame: pd.DataFrame, value: tuple[str, str] = PER_PASS) -> Interval:
@@ -117,20 +103,14 @@ def settings(
     return [(rows, second[setting]) for setting, rows in first.items()]
 
 
-def curve_at(price: Mapping[int, float]) -> dict[int, float]:
-    """A price curve at :data:`WIDTHS`; beyond its last width its last slope goes on."""
-    by_width = PassPrices(price).curve(max(WIDTHS))
-    return {width: by_width[width - 1] for width in WIDTHS}
-
-
 def speed(frame: pd.DataFrame, price: Mapping[int, float]) -> Interval:
     """Speed-up over plain decoding at a price of the passes."""
-    return rate(priced(frame, curve_at(price)), SPEED)
+    return rate(priced(frame, price), SPEED)
 
 
 def speed_ratio(ours: pd.DataFrame, theirs: pd.DataFrame, price: Mapping[int, float]) -> Interval:
     """The ratio of two frames' speeds at one price of the passes."""
-    return ratio(*(priced(frame, curve_at(price)) for frame in (ours, theirs)), SPEED)
+    return ratio(*(priced(frame, price) for frame in (ours, theirs)), SPEED)
 
 
 # Sizes of the store ----------------------------------------------------------------------------------------------
@@ -652,7 +632,7 @@ class Growth(NamedTuple):
 
 def growth_of_speed(rows: pd.DataFrame, price: Mapping[int, float]) -> Growth:
     """What the largest store of a case gives over the smallest, at a price of the passes (REST, Table 2)."""
-    smallest, largest_store = (priced(rows[rows.stored == end(rows.stored)], curve_at(price)) for end in (min, max))
+    smallest, largest_store = (priced(rows[rows.stored == end(rows.stored)], price) for end in (min, max))
     return Growth(ratio(largest_store, smallest, SPEED), ratio(largest_store, smallest, ("passes", "price")))
 
 

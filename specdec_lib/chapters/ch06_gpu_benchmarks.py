@@ -225,14 +225,13 @@ def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:
 
     from specdec_lib.experiments.results import priced  # pandas, which the machine of `make gpu` may lack
 
-    def around_passes(row: Any) -> float:
-        method = method_of(row.method)
+    def around(name: str) -> dict[str, float]:
+        method = method_of(name)
         if method is not None and method.price == "token":
-            return prices.step * row.passes + prices.drafted_token * row.drafted
-        return prices.step_of(*([method.name] if method else [])) * row.passes
+            return {"passes": prices.step, "drafted": prices.drafted_token}
+        return {"passes": prices.step_of(*([method.name] if method else []))}
 
-    runs = priced(runs, prices.widths)
-    return runs.assign(price=runs.price + [around_passes(row) for row in runs.itertuples()])
+    return priced(runs, prices.widths, around)
 
 
 #: Layers of a model that stands for a deeper one of the same shape.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
@@ -14,7 +13,7 @@ from specdec_lib.experiments import results
 from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.recorded_runs import Runs
-from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
+from specdec_lib.experiments.statistics import Interval, resampled
 from specdec_lib.methods import method_of, published_as
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
@@ -51,11 +50,11 @@ def priced(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping[st
     ``drafting`` has by system the price of a unit; where none is named it is free.
     """
     verified = rows.widths.map(lambda counts: int(np.arange(len(counts)) @ counts))
-    rows = results.priced(rows.assign(verified=verified), passes)
-    for name, price in drafting.items():
-        own = rows.method == name
-        rows.loc[own, "price"] += price * rows.loc[own, UNITS[method_of(name).price]]
-    return rows
+    return results.priced(
+        rows.assign(verified=verified),
+        passes,
+        lambda name: {UNITS[method_of(name).price]: drafting[name]} if name in drafting else {},
+    )
 
 
 def networks(names: Collection[str], price: float) -> dict[str, float]:
@@ -69,15 +68,11 @@ def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.pass_costs.step_samples`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
-    rounds = len(times[1])
-    drawn = np.random.default_rng(SEED).integers(rounds, size=(SAMPLES, rounds))
-    one = np.median(times[1][drawn], axis=1)
-    found = {}
-    for width, own in times.items():
-        ratios = np.median(own[drawn], axis=1) / one
-        ends = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if rounds > 1 else (math.nan, math.nan)
-        found[width] = Interval(float(np.median(own) / np.median(times[1])), *map(float, ends))
-    return found
+
+    def over_one(width: int) -> Interval:
+        return resampled(lambda rounds: np.median(times[width][rounds]) / np.median(times[1][rounds]), len(times[1]))
+
+    return {width: over_one(width) for width in times}
 
 
 def ours(system: str, names: Collection[str]) -> str | None:

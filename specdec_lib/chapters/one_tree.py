@@ -336,12 +336,10 @@ class Ladder:
         """The rows of the sizes that these prices chose or hindsight may, priced; ``least`` is the price of the bound."""
         if prices.name not in self._priced:
             rows = self.rows[[isinstance(size, int) or size == prices.name for size in self.rows["size"]]]
-            rows = results.priced(rows, prices.widths)
+            per_unit = {"passes": prices.step, "asked": prices.drafted_token}
+            rows = results.priced(rows, prices.widths, lambda _: per_unit)
             least = {output: least_cost(longest, prices) for output, longest in self.longest.items()}
-            self._priced[prices.name] = rows.assign(
-                price=rows.price + prices.step * rows.passes + prices.drafted_token * rows.asked,
-                least=[least[output] for output in _outputs(rows)],
-            )
+            self._priced[prices.name] = rows.assign(least=[least[output] for output in _outputs(rows)])
         return self._priced[prices.name]
 
     def best(self, prices: PassPrices, task: str | None = None) -> pd.DataFrame:

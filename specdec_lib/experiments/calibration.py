@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
+from specdec_lib.experiments.statistics import Interval, drawn_prompts, ends_of
 
 
 def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -52,11 +52,5 @@ def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prom
         first, second = (_area(place, outcome * weights, (1 - outcome) * weights) for place in places)
         return first - second
 
-    count = len(number)
-    times = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), size=SAMPLES // 4)
-    drawn = np.array([lead(row[own].astype(float)) for row in times])
-    drawn = drawn[np.isfinite(drawn)]
-    if count < 2 or not len(drawn):
-        return Interval(lead(np.ones(len(own))), np.nan, np.nan, count)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(lead(np.ones(len(own))), float(low), float(high), count)
+    drawn = np.array([lead(row[own].astype(float)) for row in drawn_prompts(len(number))])
+    return Interval(lead(np.ones(len(own))), *ends_of(drawn, len(number)), len(number))

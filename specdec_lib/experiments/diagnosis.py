@@ -27,11 +27,10 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+from specdec_lib.experiments import results
 from specdec_lib.experiments.answers import Answer
 from specdec_lib.experiments.elsewhere import SWITCHED_ON
-from specdec_lib.experiments.metrics import counts
 from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.pass_costs import counted
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recorded_runs import Recording, in_state
 from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate
@@ -230,12 +229,14 @@ def diagnose(
                 return replay(recording.trace, drafter)
 
             runs = in_state(recordings, drafter, methods.METHODS[name].state, run)
-            passes = counts(runs, "tokens_per_forward")
+            rows = results.table(recordings, {name: runs})
+            rows = results.priced(rows, prices.widths, lambda name: {"passes": prices.step_of(*asked[name])})
             # Plain decoding emits a token for the price of a pass over one token, which is 1, and of a step's own work.
-            tokens, price = counted(runs, prices, asked=asked[name])
-            speedup = pooled_rate(Counts([(1.0 + prices.step) * count for count in tokens], price))
-            width = sum(step.width for run in runs for step in run.steps) / sum(passes.below)
-            predictions.append(Prediction(name, repr(drafter), pooled_rate(passes), speedup, width))
+            rows["alone"] = (1.0 + prices.step) * rows.tokens
+            width = sum(step.width for run in runs for step in run.steps) / rows.passes.sum()
+            predictions.append(
+                Prediction(name, repr(drafter), results.rate(rows), results.rate(rows, ("alone", "price")), width)
+            )
             for row, run in zip(each, runs, strict=True):
                 row["tokens_per_pass"][name] = run.stats["tokens_per_forward"]
     text = _text(answers, each)

@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -45,7 +45,7 @@ KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 #: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
-SECONDS = 6.0
+SECONDS = 2.0
 #: Places of an array that is written, at most: widths and depths of drafts.
 PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
@@ -193,6 +193,8 @@ class Evidence:
     seed: int = field(default_factory=lambda: int(os.environ.get("SPECDEC_SAMPLE") or secrets.randbits(24)))
     folder: Path | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    #: What this run decoded for its sample, which several experiments share.
+    decoded: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
 
     @property
     def published(self) -> bool:
@@ -256,7 +258,10 @@ class Evidence:
         prompts: Sequence[Prompt],
         unchecked: set[str],
     ) -> None:
-        """Make rows of prompts again that are drawn anew: the first one's output is decoded, not taken from a file."""
+        """Make rows of prompts again that are drawn anew: their outputs are decoded by this run, not taken from an earlier one.
+
+        The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once.
+        """
         compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
@@ -264,12 +269,12 @@ class Evidence:
             drawn = []
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
         self.outcomes.append(outcome)
-        random.Random(f"{self.seed} {name}").shuffle(drawn)
+        drawn.sort(key=lambda prompt: random.Random(f"{self.seed} {prompt.task} {prompt.id}").random())
         began = time.perf_counter()
         for i, prompt in enumerate(drawn):
             if i and time.perf_counter() - began > SECONDS:
                 break
-            with decoded_anew() if i == 0 else nullcontext():
+            with decoded_into(self.decoded.name):
                 made = make([prompt])
             kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
             kept, made = (rows[~rows.method.isin(unchecked)] for rows in (kept, made))
@@ -289,7 +294,11 @@ class Evidence:
     ) -> bool:
         """Whether weights that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
-            with rounded_otherwise(self.models.values(), draw), decoded_anew():
+            with (
+                rounded_otherwise(self.models.values(), draw),
+                tempfile.TemporaryDirectory() as empty,
+                decoded_into(empty),
+            ):
                 if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
                     return True
         return False
@@ -346,17 +355,16 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 @contextmanager
-def decoded_anew() -> Iterator[None]:
-    """Let no recorded tokens be read, and keep none that are decoded meanwhile."""
+def decoded_into(folder: str) -> Iterator[None]:
+    """Let recorded tokens be read from this folder alone, and keep there what is decoded meanwhile."""
     before = os.environ.get(recordings.FRESH)
-    with files.scratch(Path(tempfile.gettempdir())) as empty:
-        os.environ[recordings.FRESH] = str(empty)
-        try:
-            yield
-        finally:
-            del os.environ[recordings.FRESH]
-            if before is not None:
-                os.environ[recordings.FRESH] = before
+    os.environ[recordings.FRESH] = folder
+    try:
+        yield
+    finally:
+        del os.environ[recordings.FRESH]
+        if before is not None:
+            os.environ[recordings.FRESH] = before
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-import numpy as np
-
 from specdec_lib.decoding.results import RATES, Generation, metrics, sums
 from specdec_lib.experiments.statistics import Counts
 
@@ -50,27 +48,6 @@ def speedups(method: Sequence[Generation], plain: Sequence[Generation]) -> dict[
         "speedup_ratio_of_mean_rates": mean(ours) / mean(theirs),
         "speedup_mean_of_ratios": mean(a / b for a, b in zip(ours, theirs, strict=True)),
     }
-
-
-def acceptance_by_position(runs: Sequence[Generation], positions: int) -> dict[str, np.ndarray]:
-    """How often the draft token at each of ``positions`` depths is kept.
-
-    ``reached``: steps whose draft has that depth; ``accepted``: kept of those; ``judged``: steps in which every earlier draft
-    token was kept and this one was looked at, which it was not where the text ended inside the draft; ``conditional``: kept
-    among these (NaN where there is none).
-    """
-    reached, accepted, alive = (np.zeros(positions) for _ in range(3))
-    for run in runs:
-        for step in run.steps:
-            depth = min(step.tree.depth, positions)
-            kept = min(step.accepted, positions)
-            reached[:depth] += 1
-            accepted[:kept] += 1
-            # Only a token of the target's own says that the next draft token was looked at and refused.
-            judged = step.accepted + (len(step.tokens) > step.accepted)
-            alive[: min(judged, depth)] += 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {"reached": reached, "accepted": accepted, "judged": alive, "conditional": accepted / alive}
 
 
 def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: int = 32) -> bool:

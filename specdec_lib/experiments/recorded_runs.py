@@ -25,11 +25,9 @@ from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel
-from specdec_lib.experiments import statistics
 from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.metrics import acceptance_by_position, counts, ends_in_loop
+from specdec_lib.experiments.metrics import ends_in_loop
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.statistics import Counts, Interval
 from specdec_lib.models.loading import load_model, load_tokenizer, placed
 
 Runs = Sequence[Generation]
@@ -344,34 +342,6 @@ def time_methods(
     return runs
 
 
-def select(runs: Runs, recordings: Sequence[Recording], keep: Callable[[Recording], bool]) -> list[Generation]:
-    """The runs whose recording ``keep`` says yes to."""
-    return [run for run, recording in zip(runs, recordings, strict=True) if keep(recording)]
-
-
-def interval(runs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:
-    """A pooled metric of the runs of these recordings, with its 95 % interval over prompts."""
-    return statistics.pooled_rate(counts(runs, name), prompts_of(recordings))
-
-
-def gain(ours: Runs, theirs: Runs, recordings: Sequence[Recording], name: str = "tokens_per_forward") -> Interval:
-    """A pooled metric divided by that of other runs of the same recordings, with its 95 % interval over prompts."""
-    return statistics.ratio_of_rates(counts(ours, name), counts(theirs, name), prompts_of(recordings))
-
-
 def prompts_of(recordings: Sequence[Recording]) -> list[tuple[str, str]]:
     """The prompt of each recording, whose turns and seeds share it."""
     return [(r.task, r.prompt.id) for r in recordings]
-
-
-def kept_by_depth(runs: Runs, recordings: Sequence[Recording], depths: int) -> list[Interval]:
-    """How often the draft token at each depth is kept, given that those before it were, with its 95 % interval over prompts
-    (:func:`specdec_lib.experiments.metrics.acceptance_by_position`)."""
-    each = [acceptance_by_position([run], depths) for run in runs]
-    return [
-        statistics.pooled_rate(
-            Counts([found["accepted"][depth] for found in each], [found["judged"][depth] for found in each]),
-            prompts_of(recordings),
-        )
-        for depth in range(depths)
-    ]

@@ -8,7 +8,9 @@ ratio(priced(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,13 +93,23 @@ def kept_by_depth(runs: pd.DataFrame, depths: int) -> list[Interval]:
     ]
 
 
-def priced(runs: pd.DataFrame, curve: Mapping[int, float]) -> pd.DataFrame:
-    """With a column ``price``: the sum over passes of the price of each width by ``curve``, in passes over one token.
+def priced(
+    runs: pd.DataFrame, curve: Mapping[int, float], around: Callable[[str], Mapping[str, float]] = lambda method: {}
+) -> pd.DataFrame:
+    r"""With a column ``price``: what the steps cost in passes over one token, the prefill left out.
 
-    Between two widths of the curve the price is on the line between theirs; above the largest it goes on along the last line.
+    :math:`\sum_w n_w r(w) + \sum_u n_u c_u`: the passes by their widths, and what else a method needs. ``curve`` has r, the
+    price of a pass by its width; between two of its widths it is on the line between theirs, above the largest it goes on
+    along the last line. ``around`` gives for a method the price c of each unit, a column of ``runs``: ``passes`` for what each
+    step costs, ``drafted`` for a drafted token, ``levels`` for a pass of a drafting network; what it leaves out is free.
     """
     by_width = PassPrices(curve).curve(max(map(len, runs.widths), default=1))
-    return runs.assign(price=runs.widths.map(lambda counts: float(counts[1:] @ by_width[: len(counts) - 1])))
+    price = np.array([float(counts[1:] @ by_width[: len(counts) - 1]) for counts in runs.widths])
+    for method in runs.method.unique():
+        own = (runs.method == method).to_numpy()
+        for unit, cost in around(method).items():
+            price[own] += cost * runs.loc[own, unit]
+    return runs.assign(price=price)
 
 
 def rate(
@@ -121,6 +133,22 @@ def ratio(
     both = first.merge(second, on=OUTPUT, suffixes=("_ours", "_theirs"), validate="1:1")
     columns = [f"{column}_{side}" for side in ("ours", "theirs") for column in value]
     return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
+
+
+def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
+    """A function of a rate of each of several frames, with one bootstrap over the prompts of all of them.
+
+    An output that a frame lacks adds nothing to its sums, so that frames of different prompts can be compared too.
+    """
+    sums = [frame.groupby(OUTPUT, sort=False)[list(value)].sum() for frame in frames]
+    outputs = sorted(set().union(*(each.index for each in sums)))
+    columns = [each.reindex(outputs, fill_value=0)[column].to_numpy() for each in sums for column in value]
+    prompts = [(task, prompt) for task, prompt, *_ in outputs]
+    found = interval_of_sums(
+        lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, prompts
+    )
+    # A method without any draft has no rate to divide by.
+    return found if math.isfinite(found.value) else Interval(math.nan, math.nan, math.nan)
 
 
 def _interval(frame: pd.DataFrame, columns: Sequence[str], of_sums) -> Interval:

@@ -74,11 +74,8 @@ def mean(values: Sequence[float], prompts: Sequence[Hashable] | None = None) -> 
 def median(values: Sequence[float]) -> Interval:
     """Median of repeats of one measurement, with the percentiles of the medians of bootstrap samples of the repeats."""
     repeats = np.asarray(values, float)
-    if len(repeats) < 2:
-        return Interval(float(np.median(repeats)), math.nan, math.nan)
     places = np.random.default_rng(SEED).integers(len(repeats), size=(SAMPLES, len(repeats)))
-    low, high = np.quantile(np.median(repeats[places], axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(np.median(repeats)), float(low), float(high))
+    return Interval(float(np.median(repeats)), *ends_of(np.median(repeats[places], axis=1), len(repeats)))
 
 
 def ratio_of_rates(ours: Counts, theirs: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
@@ -121,14 +118,22 @@ def interval_of_sums(
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(of_sums(*table.sum(0)))
         drawn = of_sums(*_drawn_sums(table, names).T)
-    # A sample of prompts without any draft, say, has no rate. One prompt alone has no spread, whether it is the only one or
-    # the only one that counts: an answer of one token has no pass to compare.
-    drawn = drawn[np.isfinite(drawn)]
+    # One prompt alone has no spread, whether it is the only one or the only one that counts: an answer of one token has no
+    # pass to compare.
     telling = {name for name, row in zip(names, table, strict=True) if row.any()}
-    if len(telling) < 2 or not len(drawn):
-        return Interval(value, math.nan, math.nan, len(telling))
+    return Interval(value, *ends_of(drawn, len(telling)), len(telling))
+
+
+def ends_of(drawn: np.ndarray, count: int) -> tuple[float, float]:
+    """The ends of the 95 % interval, from what a number is in each bootstrap sample; NaN if one of ``count`` things was drawn.
+
+    A sample of prompts without any draft, say, has no rate: it is left out.
+    """
+    drawn = drawn[np.isfinite(drawn)]
+    if count < 2 or not len(drawn):
+        return math.nan, math.nan
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), len(telling))
+    return float(low), float(high)
 
 
 def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
@@ -138,7 +143,7 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
         return np.zeros((0, table.shape[1]))
     own = np.array([number[name] for name in prompts])
     runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
-    times, state = _drawn_prompts(len(number), SAMPLES)
+    times, state = _drawn(len(number))
     generator = np.random.default_rng()
     generator.bit_generator.state = state
     sums = np.zeros((SAMPLES, table.shape[1]))
@@ -153,14 +158,16 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
     return sums
 
 
-@lru_cache(maxsize=16)
-def _drawn_prompts(count: int, samples: int) -> tuple[np.ndarray, Mapping[str, Any]]:
-    """How often each of so many prompts is in each bootstrap sample, and the state of the generator after these draws.
+def drawn_prompts(count: int) -> np.ndarray:
+    """How often each of so many prompts is in each bootstrap sample: shape (samples, count). The draw is always the same."""
+    return _drawn(count)[0]
 
-    The seed is always the same, so a number of prompts is drawn once.
-    """
+
+@lru_cache(maxsize=16)
+def _drawn(count: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """What :func:`drawn_prompts` gives, and the state of the generator after it."""
     generator = np.random.default_rng(SEED)
-    times = generator.multinomial(count, np.full(count, 1 / count), size=samples)
+    times = generator.multinomial(count, np.full(count, 1 / count), size=SAMPLES)
     times.flags.writeable = False
     return times, generator.bit_generator.state
 
@@ -177,8 +184,4 @@ def resampled(statistic: Callable[..., float], counts: Sequence[int] | int, samp
         return Interval(value, math.nan, math.nan)
     generator = np.random.default_rng(SEED)
     drawn = np.array([statistic(*(generator.integers(n, size=n) for n in sizes)) for _ in range(samples)], float)
-    drawn = drawn[np.isfinite(drawn)]
-    if not len(drawn):
-        return Interval(value, math.nan, math.nan)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high))
+    return Interval(value, *ends_of(drawn, min(sizes)))

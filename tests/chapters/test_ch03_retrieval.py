@@ -14,6 +14,7 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
+from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import committed_rows, evidence, recorded_runs, results, stores
 from specdec_lib.experiments import prompts as book_prompts
 from specdec_lib.experiments.metrics import pooled
@@ -46,7 +47,8 @@ def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
 def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path):
     """What is written counts passes at a few widths; every price that is linear between them is exact."""
     widths = np.random.default_rng(1).integers(1, 257, 200)
-    curve = retrieval.curve_at(price)
+    by_width = PassPrices(price).curve(max(committed_rows.WIDTHS))
+    curve = {width: by_width[width - 1] for width in committed_rows.WIDTHS}
     brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
     rows = pd.DataFrame({"prompt": ["a"], "tokens": [7], "drafted": [3], "widths": [np.bincount(widths)]})
     committed_rows.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)

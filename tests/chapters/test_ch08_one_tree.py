@@ -14,6 +14,7 @@ from specdec_lib.chapters import one_tree as study
 from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, by_source, highest_score, judged_on, longest_match
 from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.loop import Trace, replay
+from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
@@ -21,7 +22,6 @@ from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import evidence
-from specdec_lib.experiments.pass_costs import price_of
 from specdec_lib.experiments.published_sets import MissingData
 from specdec_lib.experiments.published_sets.replies import Reply
 from specdec_lib.experiments.recorded_runs import Recording
@@ -31,6 +31,12 @@ from specdec_lib.report import plots
 from tests.experiments.made import made_up
 
 PRICES = [CURVES["gpu"], CURVES["server"]]
+
+
+def price_of(run: Generation, prices: PassPrices) -> float:
+    """What the passes of a run cost, step by step."""
+    curve = prices.curve(max((step.width for step in run.steps), default=1))
+    return sum(curve[step.width - 1] + prices.step for step in run.steps)
 
 
 def _recordings(count: int = 6) -> list[Recording]:

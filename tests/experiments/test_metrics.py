@@ -11,8 +11,9 @@ from specdec_lib import DraftTree, Generation, Sampling, generate
 from specdec_lib.decoding.results import Step, metrics
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments import recorded_runs, results
-from specdec_lib.experiments.metrics import acceptance_by_position, ends_in_loop, pooled, speedups
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.metrics import counts, ends_in_loop, pooled, speedups
+from specdec_lib.experiments.recorded_runs import Recording, prompts_of
+from specdec_lib.experiments.statistics import pooled_rate, ratio_of_rates
 from tests.chaos import Perfect
 from tests.experiments.made import made_up
 from tests.families import build, prompt
@@ -83,14 +84,17 @@ def test_speedups_by_each_definition_and_those_of_different_prompts_are_refused(
         pooled([])
 
 
-def test_acceptance_by_position_by_hand():
-    found = acceptance_by_position([ONE, TWO], 4)
-    # Drafts of depth 4, 2 and 3, of which 2, 1 and 2 were kept; what follows the last two was not judged.
-    assert found["reached"].tolist() == [3, 3, 2, 1]
-    assert found["accepted"].tolist() == [3, 2, 0, 0]
-    np.testing.assert_allclose(found["conditional"], [3 / 3, 2 / 3, 0 / 1, np.nan])
-    alone = acceptance_by_position([TWO], 2)
-    assert alone["conditional"].tolist() == [1, 1] and alone["reached"].tolist() == [1, 1]
+def table_of(*runs: Generation):
+    """The results table of runs of one method, each on a prompt of its own."""
+    made = [made_up([1, 2], run.tokens, str(number)) for number, run in enumerate(runs)]
+    return results.table(made, {"drafted": runs})
+
+
+def test_acceptance_by_depth_by_hand():
+    found = [each.value for each in results.kept_by_depth(table_of(ONE, TWO), 4)]
+    # Drafts of depth 4, 2 and 3, of which 2, 1 and 2 were kept; what follows the last two was not looked at.
+    np.testing.assert_allclose(found, [3 / 3, 2 / 3, 0 / 1, np.nan])
+    assert [each.value for each in results.kept_by_depth(table_of(TWO), 2)] == [1, 1]
 
 
 def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refused():
@@ -102,8 +106,8 @@ def test_where_the_target_would_go_on_as_drafted_no_draft_token_counts_as_refuse
     assert len(ends) >= 6
     for end in ends:
         run = generate(model, prompt(1, 30), Perfect(text), max_new_tokens=30, eos_token_id=new[end])
-        found = acceptance_by_position([run], 6)["conditional"]
-        assert set(found[~np.isnan(found)]) == {1.0}, end
+        found = [each.value for each in results.kept_by_depth(table_of(run), 6)]
+        assert {value for value in found if not math.isnan(value)} == {1.0}, end
 
 
 def loops_by_brute_force(tokens: list[int], repeats: int, longest: int) -> bool:
@@ -146,20 +150,24 @@ def replayed():
 
 def test_rates_and_their_intervals_are_those_of_the_runs(replayed):
     recordings, runs, table = replayed
+
+    def of_runs(name, metric):
+        return pooled_rate(counts(runs[name], metric), prompts_of(recordings))
+
     rates = results.rate(table, by=["method"])
     acceptance = results.rate(table[table.drafts > 0], results.ACCEPTANCE, by="method")
     for name in REPLAYED:
-        assert rates[name] == pytest.approx(recorded_runs.interval(runs[name], recordings), nan_ok=True)
+        assert rates[name] == pytest.approx(of_runs(name, "tokens_per_forward"), nan_ok=True)
         if name != "plain":
-            expected = recorded_runs.interval(runs[name], recordings, "acceptance_rate")
-            assert acceptance[name].value == pytest.approx(expected.value)
+            assert acceptance[name].value == pytest.approx(of_runs(name, "acceptance_rate").value)
     assert rates["plain"].value == 1
 
 
 def test_a_ratio_is_paired_on_outputs(replayed):
     recordings, runs, table = replayed
     found = results.ratio(table, "long", "short", by="task")
-    assert found[results.ALL] == pytest.approx(recorded_runs.gain(runs["long"], runs["short"], recordings))
+    both = [counts(runs[name], "tokens_per_forward") for name in ("long", "short")]
+    assert found[results.ALL] == pytest.approx(ratio_of_rates(*both, prompts_of(recordings)))
     for task in "ab":
         own = table[table.task == task].groupby("method")[["tokens", "passes"]].sum()
         expected = (own.tokens / own.passes)["long"] / (own.tokens / own.passes)["short"]
@@ -168,3 +176,33 @@ def test_a_ratio_is_paired_on_outputs(replayed):
     assert results.ratio(shuffled, "long", "short").value == pytest.approx(found[results.ALL].value)
     with pytest.raises(ValueError, match="no row of method 'REST'; expected one of long, plain, short"):
         results.ratio(table, "REST", "short")
+
+
+def test_a_function_of_rates_takes_frames_of_different_prompts_and_draws_the_seeds_within_each(replayed):
+    recordings, runs, table = replayed
+    long, short = (table[table.method == name] for name in ("long", "short"))
+    assert results.of_rates([long], lambda rate: rate).value == results.rate(long).value
+    found = results.of_rates([long, short], lambda a, b: a / b)
+    assert found[:1] == pytest.approx(results.ratio(table, "long", "short")[:1]) and found.prompts == 6
+    # Each with its own prompts: the rates of the halves, and an interval of all prompts.
+    parts = [long[long.task == task] for task in "ab"]
+    sums = [part[["tokens", "passes"]].sum() for part in parts]
+    apart = results.of_rates(parts, lambda a, b: a - b)
+    assert apart.value == pytest.approx(sums[0].tokens / sums[0].passes - sums[1].tokens / sums[1].passes)
+    assert apart.prompts == 6
+    # Two seeds of one prompt are no second prompt.
+    assert not results.of_rates([long[long.prompt == "0"]], lambda rate: rate).known
+    silent = long.assign(tokens=0, passes=0)
+    assert not math.isfinite(results.of_rates([silent], lambda rate: rate).value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.floats(0, 2), st.floats(0, 1))
+def test_the_price_of_steps_is_summed_one_by_one(widths, a_step, a_token):
+    steps = [step(DraftTree.chain([1] * (width - 1)), [], 2, 0, 0, 0) for width in widths]
+    priced = results.priced(
+        table_of(generation(9, steps)), {1: 1.0, 4: 2.0, 20: 5.0}, lambda _: {"passes": a_step, "drafted": a_token}
+    )
+    known = np.interp(widths, [1, 4, 20, 40], [1.0, 2.0, 5.0, 5.0 + 20 * 3 / 16])
+    expected = sum(known) + sum(a_step + a_token * (width - 1) for width in widths)
+    assert priced.price[0] == pytest.approx(expected)

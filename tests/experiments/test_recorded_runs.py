@@ -15,7 +15,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
-from specdec_lib.experiments import all_cores, comparison, draft_costs, metrics, recorded_runs, recordings
+from specdec_lib.experiments import all_cores, comparison, draft_costs, recorded_runs, recordings
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
 from tests import families
@@ -224,17 +224,6 @@ def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, re
         assert all(comparison.same_steps(a, b) for a, b in zip(runs[name], expected, strict=True))
         assert {run.state for run in runs[name]} == {state.get(name, "cold")}
     assert [len(run.steps) for run in runs["warm"]] != [len(run.steps) for run in runs["cold"]]
-
-
-def test_intervals_are_around_the_pooled_metrics_and_turns_of_a_prompt_are_not_prompts(recorded):
-    pld, short = (recorded_runs.replay_all(recorded, PromptLookup(num_tokens=k)) for k in (6, 1))
-    rate, gain = recorded_runs.interval(pld, recorded), recorded_runs.gain(pld, short, recorded)
-    assert rate.value == pytest.approx(metrics.pooled(pld)["tokens_per_forward"])
-    assert gain.value == pytest.approx(rate.value / recorded_runs.interval(short, recorded).value)
-    kept = recorded_runs.kept_by_depth(pld, recorded, 3)
-    assert [k.value for k in kept] == pytest.approx(metrics.acceptance_by_position(pld, 3)["conditional"], nan_ok=True)
-    two_turns = [r for r in recorded if r.prompt.id == "three"]
-    assert len(two_turns) == 2 and not recorded_runs.interval(pld[-2:], two_turns).known
 
 
 TRACED = ("prompt", "tokens", "finish_reason", "limits", "sampling", "vocabulary")
