@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,12 +34,8 @@ from specdec_lib.experiments.package_files import PackageFiles, package_files
 from specdec_lib.experiments.prompt import Prompt
 from specdec_lib.experiments.published_numbers import pass_prices, published
 from specdec_lib.experiments.published_sets.replies import (
-    CHAT_SETS,
-    OASST_REPORTS,
     Reply,
     alpaca_eval_replies,
-    arena_hard_replies,
-    chat_texts,
     codegen_replies,
     mt_bench_replies,
     oasst_replies,
@@ -47,6 +43,7 @@ from specdec_lib.experiments.published_sets.replies import (
 )
 from specdec_lib.experiments.recorded_runs import Recording, replay_each
 from specdec_lib.experiments.released_sampling import rows as released_rows
+from specdec_lib.experiments.reply_texts import chat_replies, mixed_texts
 from specdec_lib.experiments.results import PER_PASS, SPEED, priced, table
 from specdec_lib.experiments.retrieval import KeepsMatches, Remembered, record_replies, remembered
 from specdec_lib.experiments.statistics import Counts, Interval, interval_of_sums, pooled_rate, ratio_of_rates
@@ -424,20 +421,8 @@ RELEASED_BYTES = 6
 RELEASED_MATCHES = 5000
 
 
-#: Models of AlpacaEval whose families are not replayed.
-OTHER_MODELS = (
-    "alpaca-7b",
-    "gpt-3.5-turbo-0613",
-    "gpt4",
-    "guanaco-7b",
-    "oasst-sft-pythia-12b",
-    "text_davinci_003",
-    "ultralm-13b",
-    "wizardlm-13b-v1.2",
-)
-#: The model of the sampling reports that is replayed, and those of the reports that are not of its family.
+#: The model of the sampling reports that is replayed.
 OASST_REPLAYED = "llama2-70b"
-OASST_OTHERS = tuple(name for name in OASST_REPORTS if not name.startswith("llama2"))
 
 
 @dataclass(frozen=True)
@@ -460,34 +445,6 @@ CASES = [
         *("Llama-2-70B OASST, sampled", CODE_SAMPLED),
     )
 ]
-
-
-def plain(question: str) -> str:
-    """The letters and digits of a question, by which two wordings of it count as one."""
-    return "".join(c for c in question.lower() if c.isalnum())
-
-
-def mixed_texts(replies: Iterable[Reply], asked: Iterable[str]) -> stores.Texts:
-    """Prompts with answers in an order that mixes their sources, each once, without answers to ``asked``."""
-    forbidden = {plain(question) for question in asked}
-    whole = {
-        f"{reply.prompt} {reply.text}".strip()
-        for reply in replies
-        if not forbidden.intersection(map(plain, reply.questions))
-    }
-    order = {hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(): text for text in whole}
-    key = hashlib.sha256("".join(sorted(order)).encode()).hexdigest()
-    return stores.Texts(lambda: (order[name] for name in sorted(order)), key)
-
-
-def chat_replies() -> Iterable[Reply]:
-    """All chat and instruction text at hand that is not by a replayed family of models."""
-    return chain(
-        chain.from_iterable(map(chat_texts, CHAT_SETS)),
-        chain.from_iterable(map(alpaca_eval_replies, OTHER_MODELS)),
-        chain.from_iterable(oasst_replies(name, "all") for name in OASST_OTHERS),
-        arena_hard_replies(),
-    )
 
 
 def recorded_cases(packages: Sequence[Path] = ()) -> list[Case]:

@@ -15,7 +15,7 @@ from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.recorded_runs import Runs
 from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
-from specdec_lib.methods import method_of, published_as
+from specdec_lib.methods import method_of
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
 UNITS = {"step": "passes", "token": "drafted", "level": "levels"}
@@ -27,6 +27,14 @@ TASKS = {
     "long": "long text editing",
     "turn": "conversation",
     "mt": "conversation",
+}
+#: What some methods are called in the papers' tables.
+NAMES = {
+    "REST-IG": "REST",
+    "DReSD-IBG": "DReSD",
+    "SpS": "SpecDec",
+    "SpecDec, best K": "SpecDec",
+    "SpecDec++, best setting": "SpecDec++",
 }
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
@@ -83,7 +91,7 @@ def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
 def ours(system: str, names: Collection[str]) -> str | None:
     """The method here that a published row is of: of the same name, or the first that begins with it and a number or a
     variant; None for one that is not here."""
-    system = published_as(system)
+    system = NAMES.get(system, system)
     if system in names:
         return system
     return next((name for name in names if re.match(rf"{re.escape(system)}[ -]", name)), None)

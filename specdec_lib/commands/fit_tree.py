@@ -31,10 +31,10 @@ def fit_tree(
 ) -> None:
     """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
-    from specdec_lib.chapters.one_tree import fit
     from specdec_lib.datastores import SuffixIndex
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.drafters.head_drafter import HeadDrafter
+    from specdec_lib.drafters.one_tree import fit
     from specdec_lib.experiments.prompts import TASKS
     from specdec_lib.experiments.recorded_runs import check_template, load_pair
     from specdec_lib.experiments.recordings import record_once

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.experiments.chat_logs import BOOKKEEPING, Chat, chat_of
-from specdec_lib.experiments.published_sets.reading import opened
 from specdec_lib.files import named
+from specdec_lib.records import opened
 
 #: Bad lines that an error names; the rest are counted.
 _NAMED = 8

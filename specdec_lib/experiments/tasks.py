@@ -14,7 +14,8 @@ import numpy as np
 from specdec_lib.decoding.checks import whole
 from specdec_lib.experiments import prompts
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, Root
+from specdec_lib.experiments.published_sets import DATASETS, MissingData, Root
+from specdec_lib.records import BadRecord
 
 __all__ = ["BadRecord", "MissingData", "choosing_prompts", "load_task", "task_names"]
 

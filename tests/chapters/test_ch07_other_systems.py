@@ -12,7 +12,8 @@ from specdec_lib.experiments.pass_costs import units
 from specdec_lib.experiments.published_numbers import published
 from specdec_lib.experiments.statistics import Interval
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, compared_in
+from specdec_lib.methods import METHODS
+from specdec_lib.report.appearance import compared_in
 from tests.experiments.made import made_up
 
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_lib.chapters import one_tree as study
-from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, by_source, highest_score, judged_on, longest_match
+from specdec_lib.chapters import ch08_one_tree as study
+from specdec_lib.chapters.ch08_one_tree import SAM_MATCH, Selection, by_source, highest_score, longest_match
 from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.one_tree import OneTree, fit, judged_on
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
@@ -259,7 +259,7 @@ def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_a
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
     traces = _traces(12)
-    fitted = study.fit(traces[:8], SOURCES, "copies")
+    fitted = fit(traces[:8], SOURCES, "copies")
     judged = judged_on(traces[8:], SOURCES)
 
     def surprise(probabilities) -> float:

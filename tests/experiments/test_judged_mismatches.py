@@ -199,8 +199,7 @@ def test_only_the_named_methods_are_compared(command):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    about = ("lying", "#000000", "o", "Changes a token.", "lying", "nobody2026")
-    lying = Method(*about, Liar, lambda bench: Liar())
+    lying = Method("lying", "Changes a token.", Liar, lambda bench: Liar())
     monkeypatch.setattr(losslessness, "METHODS", losslessness.METHODS | {"lying": lying})
     status, written = command()
     assert status == 1 and written["unexplained"] == len(written["mismatches"]) > 0

@@ -18,19 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets.reading import (
-    BadRecord,
-    DataFile,
-    MissingData,
-    Record,
-    Root,
-    read_jsonl,
-    read_records,
-    read_text,
-)
+from specdec_lib.experiments.published_sets.reading import DataFile, MissingData, Root
 from specdec_lib.files import check_unpacked
+from specdec_lib.records import BadRecord, Record, read_jsonl, read_records, read_text
 
-__all__ = ["DATASETS", "BadRecord", "DataSet", "MissingData", "Root"]
+__all__ = ["DATASETS", "DataSet", "MissingData", "Root"]
 
 LOG = logging.getLogger(__name__)
 Reader = Callable[..., Iterable[Prompt]]

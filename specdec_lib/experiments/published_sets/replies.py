@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.experiments.published_sets import ALPACA, CODEALPACA, GSM8K, MT_BENCH
-from specdec_lib.experiments.published_sets.reading import DataFile, Record, Root, read_jsonl, read_records
+from specdec_lib.experiments.published_sets.reading import DataFile, Root
+from specdec_lib.records import Record, read_jsonl, read_records
 
 _ANSWERS = "FasterDecoding/REST/llm_judge/data/mt_bench/model_answer/{}-vicuna-7b-v1.5-temperature-0.0-top_p-0.jsonl"
 MT_BENCH_RUNS = {

@@ -6,16 +6,16 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import DraftTree, Runtime, load_model
-from specdec_lib.chapters import ch06_gpu_benchmarks as speeds
 from specdec_lib.decoding.results import PARTS, Generation, Step
 from specdec_lib.drafters import Rest, SpecDecPP
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.experiments import pass_costs, recorded_runs
 from specdec_lib.experiments import prompts as book
+from specdec_lib.experiments import timing as speeds
 from specdec_lib.experiments.recordings import record_once
 from specdec_lib.experiments.results import SPEED, ratio, table
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import compared_in
+from specdec_lib.report.appearance import compared_in
 from tests.chaos import CountingClock
 
 

@@ -1,4 +1,4 @@
-"""Chapter 6: what passes and methods cost in seconds.
+"""What passes and methods cost in seconds.
 
 Every method and transformers' own decode in turns, and the same runs are put together from the prices of their passes. A model of
 a large model's shape with random weights gives the price of its pass: it takes as long as the trained one.

@@ -1,4 +1,4 @@
-"""One tree against single sources, selection rules, unions of a fixed size and the best in hindsight, on recorded answers."""
+"""Chapter 8: one tree compared with single sources, selection rules, unions of a fixed size and the best in hindsight."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib import methods
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
-from specdec_lib.decoding.loop import Trace, replay
+from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.merged_tree import FEATURES
-from specdec_lib.drafters.one_tree import OneTree, view_of
+from specdec_lib.drafters.one_tree import OneTree, judged_on, view_of
 from specdec_lib.drafters.pass_prices import PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
@@ -38,23 +38,8 @@ from specdec_lib.experiments.statistics import Interval
 
 # Probabilities: fitted, and compared with what happened ------------------------------------------------------------
 
-#: With passes of any width at one price the whole merged draft is verified, so that steps go where all sources lead.
-_FLAT = PassPrices({1: 1.0}, name="flat")
 #: Of equal width, in which predicted probabilities are counted.
 BINS = 10
-
-
-def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged:
-    """What the target emitted after the nodes that the sources proposed, each graded wherever it proposed something."""
-    drafter = OneTree(sources, _FLAT, rate=0.0, observe=True)
-    for trace in traces:
-        replay(trace, drafter)
-    return drafter.observed
-
-
-def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
-    """Weights for the sources, fitted to recorded answers; ValueError if there are none, or no source proposed anything."""
-    return TreeProbabilities.unfitted(list(sources)).fitted(judged_on(traces, sources), fitted_on)
 
 
 def predictions(judged: Judged, probabilities: TreeProbabilities) -> tuple[np.ndarray, np.ndarray]:
