@@ -25,7 +25,7 @@ from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import ACCEPT, distribution
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, Rest
-from specdec_lib.experiments import prompts
+from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, Unavailable
 from specdec_lib.models.loading import load_model

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_lib import methods
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import recorded_runs
+from specdec_lib.experiments.runs import recorded_runs
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS
 from tests.families import build, perturbed, prompt

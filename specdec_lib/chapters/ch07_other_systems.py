@@ -10,11 +10,11 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from specdec_lib.experiments import results
-from specdec_lib.experiments.pass_costs import units
-from specdec_lib.experiments.published_numbers import published
-from specdec_lib.experiments.recorded_runs import Runs
-from specdec_lib.experiments.statistics import LEVEL, SAMPLES, SEED, Interval
+from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.data.published_numbers import published
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import Runs
+from specdec_lib.experiments.statistics.intervals import LEVEL, SAMPLES, SEED, Interval
 from specdec_lib.methods import method_of
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
@@ -74,7 +74,7 @@ def networks(names: Collection[str], price: float) -> dict[str, float]:
 def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     """Price of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
-    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.pass_costs.step_samples`).
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_costs.step_samples`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
     rounds = len(times[1])

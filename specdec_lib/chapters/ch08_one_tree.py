@@ -26,15 +26,20 @@ from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
-from specdec_lib.experiments import results
-from specdec_lib.experiments.all_cores import on_all_cores
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.published_sets.replies import Reply, alpaca_eval_replies, codegen_replies, mt_bench_replies
-from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.data.published_sets.files import MissingData
+from specdec_lib.experiments.data.published_sets.replies import (
+    Reply,
+    alpaca_eval_replies,
+    codegen_replies,
+    mt_bench_replies,
+)
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.all_cores import on_all_cores
+from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, replay_all, replay_each
+from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.runs.retrieval import record_replies
+from specdec_lib.experiments.statistics.intervals import Interval
 
 # Probabilities: fitted, and compared with what happened ------------------------------------------------------------
 

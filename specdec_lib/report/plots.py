@@ -10,8 +10,8 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import PLAIN
 from specdec_lib.report.appearance import APPEARANCES, PLAIN_COLOR, PLAIN_MARKER
 

@@ -9,21 +9,22 @@ import pandas as pd
 import pytest
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters import ch03_dense_vs_sparse_retrieval as retrieval
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import committed_rows, evidence, recorded_runs, results, stores
-from specdec_lib.experiments import prompts as book_prompts
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.package_files import package_files
-from specdec_lib.experiments.published_sets.replies import Reply, arena_hard_replies
-from specdec_lib.experiments.recorded_runs import replay_all
-from specdec_lib.experiments.reply_texts import mixed_texts, plain
-from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
-from specdec_lib.experiments.retrieval import match_lengths, record_replies
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.data import prompts as book_prompts
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
+from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
+from specdec_lib.experiments.runs import committed_rows, evidence, recorded_runs, results
+from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.recorded_runs import replay_all
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, priced
+from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
+from specdec_lib.experiments.statistics.intervals import Interval
 from tests.experiments.made import made_up
 
 
@@ -70,7 +71,7 @@ def test_counts_of_replays_are_those_of_the_metrics():
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
-    monkeypatch.setattr("specdec_lib.experiments.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
+    monkeypatch.setattr("specdec_lib.experiments.runs.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
     rows = retrieval.outputs(recordings(), drafters)
     for length in drafters:
         found, alone = rows[rows.method == length], outputs(length)

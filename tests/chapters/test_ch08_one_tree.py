@@ -20,13 +20,13 @@ from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import evidence
-from specdec_lib.experiments.pass_costs import price_of
-from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import Recording
-from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.costs.pass_costs import price_of
+from specdec_lib.experiments.data.published_sets.files import MissingData
+from specdec_lib.experiments.data.published_sets.replies import Reply
+from specdec_lib.experiments.runs import evidence
+from specdec_lib.experiments.runs.recorded_runs import Recording
+from specdec_lib.experiments.runs.retrieval import record_replies
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import plots
 from tests.experiments.made import made_up
 

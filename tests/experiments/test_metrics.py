@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from specdec_lib import DraftTree, Generation, Sampling, generate
 from specdec_lib.decoding.results import Step, metrics
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import recorded_runs, results
-from specdec_lib.experiments.metrics import acceptance_by_position, ends_in_loop, pooled, speedups
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.runs import recorded_runs, results
+from specdec_lib.experiments.runs.metrics import acceptance_by_position, ends_in_loop, pooled, speedups
+from specdec_lib.experiments.runs.recorded_runs import Recording
 from tests.chaos import Perfect
 from tests.experiments.made import made_up
 from tests.families import build, prompt

@@ -9,11 +9,12 @@ from specdec_lib import DraftTree, Runtime, load_model
 from specdec_lib.decoding.results import PARTS, Generation, Step
 from specdec_lib.drafters import Rest, SpecDecPP
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import pass_costs, recorded_runs
-from specdec_lib.experiments import prompts as book
-from specdec_lib.experiments import timing as speeds
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.results import SPEED, ratio, table
+from specdec_lib.experiments.costs import pass_costs
+from specdec_lib.experiments.costs import timing as speeds
+from specdec_lib.experiments.data import prompts as book
+from specdec_lib.experiments.runs import recorded_runs
+from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.runs.results import SPEED, ratio, table
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.report.appearance import compared_in
 from tests.chaos import CountingClock

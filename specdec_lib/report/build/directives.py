@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
 from specdec_lib import files, paths
-from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
+from specdec_lib.experiments.data.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.appearance import APPEARANCES

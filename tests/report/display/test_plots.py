@@ -14,7 +14,7 @@ from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import appearance, plots
 from specdec_lib.report.appearance import APPEARANCES
