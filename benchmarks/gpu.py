@@ -15,12 +15,19 @@ import torch
 import typer
 
 from specdec_lib import load_model, paths, report
-from specdec_lib.chapters import ch06_gpu_benchmarks as speeds
 from specdec_lib.commands import options
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.pass_costs import step_samples
-from specdec_lib.experiments.statistics import Counts, Interval, median, pooled_rate, ratio_of_means, ratio_of_rates
+from specdec_lib.experiments.costs import timing as speeds
+from specdec_lib.experiments.costs.pass_costs import step_samples
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.statistics.intervals import (
+    Counts,
+    Interval,
+    median,
+    pooled_rate,
+    ratio_of_means,
+    ratio_of_rates,
+)
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 from specdec_lib.models.loading import resolve_device, resolve_dtype

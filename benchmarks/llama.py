@@ -17,7 +17,7 @@ import typer
 from benchmarks import seconds
 from specdec_lib import Context, Drafter, Sampling, report
 from specdec_lib.drafters import PromptLookup, SuffixDecoding
-from specdec_lib.experiments.statistics import median
+from specdec_lib.experiments.statistics.intervals import median
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
 

@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 
 from specdec_lib import load_model, paths, report
-from specdec_lib.chapters.ch06_gpu_benchmarks import AFTER_PREFILL, timed
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.pass_costs import step_samples
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.results import rate, ratio
-from specdec_lib.experiments.statistics import median
+from specdec_lib.experiments.costs.pass_costs import step_samples
+from specdec_lib.experiments.costs.timing import AFTER_PREFILL, timed
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs.results import rate, ratio
+from specdec_lib.experiments.statistics.intervals import median
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 

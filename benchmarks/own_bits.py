@@ -33,11 +33,11 @@ from specdec_lib.decoding.runtime import OF_MODEL
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.draft_costs import drafting_prices, long_text
-from specdec_lib.experiments.pass_costs import chain_of
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.statistics import Interval, median
+from specdec_lib.experiments.costs.draft_costs import drafting_prices, long_text
+from specdec_lib.experiments.costs.pass_costs import chain_of
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import render
+from specdec_lib.experiments.statistics.intervals import Interval, median
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import METHODS, build, draft_length, tree_sources

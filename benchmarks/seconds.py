@@ -26,16 +26,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from specdec_lib import DraftTree, generate, load_model, paths, report
-from specdec_lib.chapters.ch06_gpu_benchmarks import with_ids_of
 from specdec_lib.commands import options
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.pass_costs import chain_of
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.statistics import median
+from specdec_lib.experiments.costs.pass_costs import chain_of
+from specdec_lib.experiments.costs.timing import with_ids_of
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import render
+from specdec_lib.experiments.statistics.intervals import median
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, build, draft_length
 from specdec_lib.models import smollm2

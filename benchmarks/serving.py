@@ -85,8 +85,8 @@ def print_asked() -> None:
     """The model's folder and 64 prompts of the reporting half, of each task in turn, as token ids, in a line of JSON."""
     from transformers import AutoTokenizer
 
-    from specdec_lib.experiments import prompts
-    from specdec_lib.experiments.recorded_runs import render
+    from specdec_lib.experiments.data import prompts
+    from specdec_lib.experiments.data.prompt import render
     from specdec_lib.models import smollm2
 
     tokenizer, chosen = AutoTokenizer.from_pretrained(smollm2.folder()), []
@@ -175,7 +175,7 @@ Measured = Mapping[tuple[str, int, str], Sequence[float]]
 
 def numbers_of(measured: Measured) -> dict[str, Any]:
     """Medians over rounds with their intervals, and ratios within a round."""
-    from specdec_lib.experiments.statistics import median
+    from specdec_lib.experiments.statistics.intervals import median
 
     found: dict[str, Any] = {}
     for (way, size, quantity), values in measured.items():

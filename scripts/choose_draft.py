@@ -14,10 +14,10 @@ import pandas as pd
 import typer
 
 from specdec_lib import files, load_model, paths
-from specdec_lib.chapters.ch06_gpu_benchmarks import AFTER_PREFILL, timed
 from specdec_lib.commands import options
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.results import ratio
+from specdec_lib.experiments.costs.timing import AFTER_PREFILL, timed
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.runs.results import ratio
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN
 from specdec_lib.models.smollm2 import NAMES

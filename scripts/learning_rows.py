@@ -20,10 +20,11 @@ from specdec_lib import load_model, paths
 from specdec_lib.commands import options
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
-from specdec_lib.experiments import committed_rows, prompts, results
-from specdec_lib.experiments.recorded_runs import STATES, runs_of
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.stores import document_store
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.stores import document_store
+from specdec_lib.experiments.runs import committed_rows, results
+from specdec_lib.experiments.runs.recorded_runs import STATES, runs_of
+from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.workbench import companions
 from specdec_lib.report.display import provenance
 

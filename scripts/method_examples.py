@@ -25,10 +25,11 @@ from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import ACCEPT, distribution
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import DraftModel, Rest
-from specdec_lib.experiments import prompts
+from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, Unavailable
 from specdec_lib.models.loading import load_model
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.display import method_pictures, same_prompt, worked_example
 from specdec_lib.report.display.method_pictures import VERIFIER, Verified, verifier_tree
 from specdec_lib.report.display.stepper import stepper
@@ -36,7 +37,7 @@ from specdec_lib.report.display.stepper import stepper
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PAGES = (VERIFIER, *dict.fromkeys(method.page for method in METHODS.values()))
+PAGES = (VERIFIER, *dict.fromkeys(row.page for row in APPEARANCES.values()))
 WORKED, SAME = "worked-example", "same-prompt"
 ONE_TOKEN = "REST, matches from one token on"
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
@@ -116,7 +117,7 @@ class Examples:
 
     def page(self, page: str) -> dict[str, Any]:
         """What is kept of a method page."""
-        names = [method.name for method in METHODS.values() if method.page == page] or list(STEPPED_ON_ONE_VERIFIER)
+        names = [name for name, row in APPEARANCES.items() if row.page == page] or list(STEPPED_ON_ONE_VERIFIER)
         viewer = stepper({name: self.runs(name) for name in (*names, PLAIN)}, self.tokenizer, self.prompts)
         shown = verifier_tree() if page == VERIFIER else self.drafted(names[0])
         return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}

@@ -27,8 +27,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import load_model, paths
 from specdec_lib.commands import options
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import render
 from specdec_lib.files import replacing, write_atomic
 
 SHARD = 4096  # outputs of a file

@@ -1,10 +1,10 @@
 """The prompts of the papers' own sets that the model of the book is asked, in the papers' own wording: record_answers.py
 --published records the answers.
 
-The sets are read by :func:`specdec_lib.experiments.tasks.load_task`. Sizes are those of the papers, cut to what a small machine
-can decode; a set that is cut gives the first prompts of its file, and each subset the same number. MT-Bench is Spec-Bench's
-subset ``mt_bench``, so it has no row of its own. CodeEditorBench published three records a task: HumanEvalPack and EditEval stand
-in for the rest. The first prompts of some tasks are also sampled.
+The sets are read by :func:`~specdec_lib.experiments.data.tasks.load_task`. Sizes are those of the papers, cut to what a small
+machine can decode; a set that is cut gives the first prompts of its file, and each subset the same number. MT-Bench is
+Spec-Bench's subset ``mt_bench``, so it has no row of its own. CodeEditorBench published three records a task: HumanEvalPack and
+EditEval stand in for the rest. The first prompts of some tasks are also sampled.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.tasks import load_task
 
 #: Tokens of the longest prompt that is asked.
 LONGEST = 1600

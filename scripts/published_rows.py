@@ -24,7 +24,6 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, generate, load_model, methods, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import chat_replies, mixed_texts
 from specdec_lib.commands import options
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -34,8 +33,11 @@ from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.served_models import context_limit, vocabulary_size
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import PromptLookup, Rest
-from specdec_lib.experiments import committed_rows, recordings, results, stores
-from specdec_lib.experiments.recorded_runs import Recording, can_be_replayed, render
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.prompt import render
+from specdec_lib.experiments.data.reply_texts import chat_replies, mixed_texts
+from specdec_lib.experiments.runs import committed_rows, recordings, results
+from specdec_lib.experiments.runs.recorded_runs import Recording, can_be_replayed
 from specdec_lib.experiments.workbench import ModelPair, companions
 from specdec_lib.report.display import provenance
 

@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerBase
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.commands import options
 from specdec_lib.decoding.generate import end_tokens
-from specdec_lib.experiments import prompts, recordings
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.runs import recordings
 
 LENGTH, SAMPLED, SEEDS = 256, 8, 3  # new tokens; prompts of each task that are sampled
 WARM = ((1.0,), (0.7, 0.95))

@@ -33,11 +33,19 @@ from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.eagle2 import Eagle2
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
-from specdec_lib.experiments import prompts, results
-from specdec_lib.experiments.recorded_runs import Recording, Runs, replay_all, replay_each, run_again, run_each_again
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.statistics import Counts, Interval, ratio_of_rates
-from specdec_lib.experiments.stores import document_store
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.stores import document_store
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import (
+    Recording,
+    Runs,
+    replay_all,
+    replay_each,
+    run_again,
+    run_each_again,
+)
+from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.statistics.intervals import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of
 from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, MedusaHeads

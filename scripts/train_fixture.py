@@ -23,7 +23,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specdec_lib.commands import options
-from specdec_lib.experiments.stores import stdlib_modules
+from specdec_lib.experiments.data.stores import stdlib_modules
 
 VOCABULARY, CONTEXT = 4096, 2048
 END, USER, ASSISTANT, PAD = SPECIAL = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]

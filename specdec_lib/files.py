@@ -295,10 +295,10 @@ def write_atomic(path: str | Path, text: str) -> None:
     path = named(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8", newline="\n")  # the same bytes on Windows
 
 
-def write_json(path: Path, content: dict) -> None:
+def write_json(path: str | Path, content: dict) -> None:
     """Write an object as JSON, whole or not at all."""
     with replacing(path) as aside, aside.open("wb") as file:
         write(file, (json.dumps(content, indent=1) + "\n").encode())

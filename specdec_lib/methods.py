@@ -1,7 +1,7 @@
-"""The one table of methods: what each is called, how it is built for a pair of models, how it looks and how it is priced.
+"""The one table of methods: what each is called, how it is built for a pair of models, what it needs and how it is priced.
 
-A new method is a drafter in a file of its own and one row of :data:`METHODS`. Figures, tables, chapters, comparisons, the
-README, the losslessness suite, the pages of the book and their pictures read this table; nothing else lists methods.
+A new method is a drafter in a file of its own and one row of :data:`METHODS`, which comparisons and the losslessness suite read.
+How the book shows it stands in :mod:`specdec_lib.report.appearance`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.datastores import SuffixIndex
-from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.drafters import (
@@ -43,11 +42,8 @@ from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
 
-#: Plain decoding, which every method is compared with: its name, also in recorded values, and its look.
-PLAIN, PLAIN_COLOR, PLAIN_MARKER = "plain", "#7f7f7f", "o"
-
-#: Chapters that compare methods, by their numbers.
-COMPARISONS = ("01", "04", "06", "07")
+#: Plain decoding, which every method is compared with: its name, also in recorded values.
+PLAIN = "plain"
 
 
 class Unavailable(LookupError):
@@ -95,14 +91,8 @@ class Method:
 
     #: In tables and legends, where a variant is ``"name, variant"``.
     name: str
-    #: Of figures; no two rows share both, and colours are apart for colour-blind readers where that is possible.
-    color: str
-    marker: str
     #: What it drafts, in one sentence.
     about: str
-    #: Its page ``book/methods/<page>.md``; its key in the bibliography.
-    page: str
-    paper: str
     drafter: type[Drafter]
     make: Maker
     #: Whether a sampled output is that of plain decoding token for token, follows the same distribution, or neither. A greedy
@@ -112,18 +102,14 @@ class Method:
     price: Literal["step", "token", "level"] = "step"
     #: Draft length K where none is asked for; None for drafts that are not limited by a K.
     length: int | None = None
-    #: Whether the chapters measure it without or with what it learned from earlier prompts of the same measurement.
+    #: Whether it is measured without or with what it learned from earlier prompts of the same measurement.
     state: Literal["cold", "warm"] = "cold"
-    #: Which of :data:`COMPARISONS` have it in their tables.
-    chapters: tuple[str, ...] = COMPARISONS
     #: Further makers by full name, which the ``losslessness`` command compares too.
     variants: Mapping[str, Maker] = field(default_factory=dict)
-    #: Its other names in the papers' tables.
-    published: tuple[str, ...] = ()
-    #: Builds it for passes of at most about ``width`` tokens, the root's included, as ``sized(bench, width)``: chapter 7 asks for
-    #: the width that pays. None for drafts of one shape.
+    #: Builds it for passes of at most about ``width`` tokens, the root's included, as ``sized(bench, width)``, which is how
+    #: a caller asks for the width that pays. None for drafts of one shape.
     sized: SizedMaker | None = None
-    #: Whether drafting runs a network: chapter 7 sets the price of its pass against the target's.
+    #: Whether drafting runs a network, whose passes cost something next to the target's.
     network: bool = False
     #: What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the model,
     #: or several of these.
@@ -181,68 +167,57 @@ def _one_tree(bench: Workbench) -> OneTree:
 
 _ROWS = (
     Method(
-        "PLD", "#0072b2", "s", "Copies what followed the first earlier occurrence of the last tokens.",
-        "pld", "saxena2023", PromptLookup,
+        "PLD", "Copies what followed the first earlier occurrence of the last tokens.", PromptLookup,
         lambda bench: PromptLookup(3, bench.length("PLD")), length=10,
         variants={"PLD (transformers' variant)": lambda bench: PromptLookup(2, 10, variant="transformers")},
         sized=lambda bench, width: PromptLookup(3, width - 1),
     ),
     Method(
-        "PLD+ (h)", "#56b4e9", "D", "Copies from the occurrence whose hidden state is nearest to the current one.",
-        "pld-plus", "somasundaram2025", PromptLookupHidden,
-        lambda bench: PromptLookupHidden(bench.layer, bench.length("PLD+ (h)")), length=70, chapters=("04", "06", "07"),
+        "PLD+ (h)", "Copies from the occurrence whose hidden state is nearest to the current one.", PromptLookupHidden,
+        lambda bench: PromptLookupHidden(bench.layer, bench.length("PLD+ (h)")), length=70,
         sized=lambda bench, width: PromptLookupHidden(bench.layer, width - 1),
     ),
     Method(
-        "PLD+ (a)", "#8c6bb1", "^", "Copies from the occurrence that the target's induction heads attend to.",
-        "pld-plus", "somasundaram2025", PromptLookupAttention,
-        lambda bench: PromptLookupAttention(bench.heads, bench.length("PLD+ (a)")), length=70, chapters=("04", "06", "07"),
+        "PLD+ (a)", "Copies from the occurrence that the target's induction heads attend to.", PromptLookupAttention,
+        lambda bench: PromptLookupAttention(bench.heads, bench.length("PLD+ (a)")), length=70,
         sized=lambda bench, width: PromptLookupAttention(bench.heads, width - 1),
     ),
     Method(
-        "REST", "#009e73", "v", "Drafts a tree of what most often followed the last tokens in a datastore of text.",
-        "rest", "he2024", Rest,
-        lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10, chapters=("04", "06", "07"),
-        sized=lambda bench, width: Rest(bench.sparse, length=bench.length("REST"), choices=width - 1),
-        published=("REST-IG",), needs="text",
+        "REST", "Drafts a tree of what most often followed the last tokens in a datastore of text.", Rest,
+        lambda bench: Rest(bench.sparse, length=bench.length("REST")), length=10,
+        sized=lambda bench, width: Rest(bench.sparse, length=bench.length("REST"), choices=width - 1), needs="text",
     ),
     Method(
-        "DReSD", "#cc79a7", "P", "Drafts what followed the stored hidden states nearest to the current one.",
-        "dresd", "gritta2025", Dresd,
-        lambda bench: Dresd(bench.dense, length=bench.length("DReSD")), length=10, chapters=("06",),
-        published=("DReSD-IBG",), needs="text",
+        "DReSD", "Drafts what followed the stored hidden states nearest to the current one.", Dresd,
+        lambda bench: Dresd(bench.dense, length=bench.length("DReSD")), length=10, needs="text",
     ),
     Method(
-        "SpecDec", "#d55e00", "X", "A small model of the same vocabulary drafts a fixed number of tokens.",
-        "specdec", "leviathan2023", DraftModel,
+        "SpecDec", "A small model of the same vocabulary drafts a fixed number of tokens.", DraftModel,
         lambda bench: DraftModel(_draft(bench), bench.length("SpecDec"), runtime=bench.draft_runtime),
         exact="in distribution", price="token", length=4, network=True,
         variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(_draft(bench), Confidence(0.4))},
-        sized=lambda bench, width: DraftModel(_draft(bench), width - 1, runtime=bench.draft_runtime),
-        published=("SpS", "SpecDec, best K"), needs="draft",
+        sized=lambda bench, width: DraftModel(_draft(bench), width - 1, runtime=bench.draft_runtime), needs="draft",
     ),
     Method(
-        "SpecDec++", "#e69f00", "*", "A small model drafts until a trained head expects a rejection.",
-        "specdec-pp", "huang2024", SpecDecPP,
+        "SpecDec++", "A small model drafts until a trained head expects a rejection.", SpecDecPP,
         lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
-        exact="in distribution", price="token", chapters=("06",), network=True, published=("SpecDec++, best setting",),
+        exact="in distribution", price="token", network=True,
         needs="draft",
     ),
     Method(
-        "Token Recycling", "#8c564b", "h", "Drafts a tree of what the target last found likely after each token.",
-        "token-recycling", "luo2025", TokenRecycling, lambda bench: TokenRecycling(), state="warm",
-        chapters=("01", "06", "07"),
+        "Token Recycling", "Drafts a tree of what the target last found likely after each token.", TokenRecycling,
+        lambda bench: TokenRecycling(), state="warm",
         sized=lambda bench, width: TokenRecycling(levels_for(width - 1)),
     ),
     Method(
-        "Lookahead", "#bcbd22", "<", "Drafts n-grams from guesses that the target refines in the same passes.",
-        "lookahead", "fu2024", Lookahead, lambda bench: Lookahead(), chapters=("07",),
+        "Lookahead", "Drafts n-grams from guesses that the target refines in the same passes.", Lookahead,
+        lambda bench: Lookahead(),
         variants={"Lookahead, prompt": lambda bench: Lookahead(prompt=True)},
         sized=lambda bench, width: Lookahead(max(1, width // 4), 3, max(1, width // 4), merge=True),
     ),
     Method(
-        "SuffixDecoding", "#1b7837", ">", "Drafts a tree of what followed the best match, sized by its length.",
-        "suffix-decoding", "oliaro2025", SuffixDecoding, lambda bench: SuffixDecoding(), state="warm", chapters=("07",),
+        "SuffixDecoding", "Drafts a tree of what followed the best match, sized by its length.", SuffixDecoding,
+        lambda bench: SuffixDecoding(), state="warm",
         variants={
             "SuffixDecoding, chains": lambda bench: SuffixDecoding(chains=True),
             "SuffixDecoding, datastore": lambda bench: SuffixDecoding(bench.sparse),
@@ -250,43 +225,42 @@ _ROWS = (
         sized=lambda bench, width: SuffixDecoding(most=width - 1),
     ),
     Method(
-        "SAM-Decoding", "#762a83", "d", "Copies after a long match, and recycles tokens after a short one.",
-        "sam-decoding", "hu2024", SamDecoding, lambda bench: SamDecoding(store=bench.sparse),
-        state="warm", chapters=("07",), needs="text",
+        "SAM-Decoding", "Copies after a long match, and recycles tokens after a short one.", SamDecoding,
+        lambda bench: SamDecoding(store=bench.sparse),
+        state="warm", needs="text",
         sized=lambda bench, width: SamDecoding(
             TokenRecycling(levels_for(width - 1, SAM_LEVELS), prompt=True), bench.sparse, width - 1),
     ),
     Method(
-        "Medusa", "#a6761d", "H", "Several trained heads each predict one token ahead from the target's last state.",
-        "medusa", "cai2024", Medusa, lambda bench: Medusa(bench.target, bench.draft_heads("medusa")), chapters=("04", "07"),
+        "Medusa", "Several trained heads each predict one token ahead from the target's last state.", Medusa,
+        lambda bench: Medusa(bench.target, bench.draft_heads("medusa")),
         variants={"Medusa, grown tree": lambda bench: Medusa.grown(bench.target, bench.draft_heads("medusa"))},
         network=True,
         needs="training", sized=lambda bench, width: Medusa.grown(bench.target, bench.draft_heads("medusa"), width - 1),
     ),
     Method(
-        "Hydra", "#66a61e", "8", "Medusa's heads, each of which also reads the tokens drafted before.",
-        "hydra", "ankner2024", Hydra, lambda bench: Hydra(bench.target, bench.draft_heads("hydra")), chapters=("04", "07"),
+        "Hydra", "Medusa's heads, each of which also reads the tokens drafted before.", Hydra,
+        lambda bench: Hydra(bench.target, bench.draft_heads("hydra")),
         variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
         price="level", network=True,
         needs="training", sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
     ),
     Method(
-        "EAGLE", "#7570b3", "p", "One trained decoder layer continues the target's states on a fixed tree.",
-        "eagle", "li2024", Eagle, lambda bench: Eagle(bench.target, bench.draft_heads("eagle")), chapters=("04", "07"),
+        "EAGLE", "One trained decoder layer continues the target's states on a fixed tree.", Eagle,
+        lambda bench: Eagle(bench.target, bench.draft_heads("eagle")),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
         exact="in distribution", price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
-        "EAGLE-2", "#e7298a", "$2$", "EAGLE's layer, on the tree of the nodes that it is most sure of.",
-        "eagle-2", "li2024b", Eagle2, lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")), chapters=("07",),
+        "EAGLE-2", "EAGLE's layer, on the tree of the nodes that it is most sure of.", Eagle2,
+        lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")),
         price="level", network=True,
         needs="training", sized=lambda bench, width: Eagle2.of_size(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
-        "One tree", "#000000", "$1$", "Merges what several sources draft and verifies as much as pays.",
-        "one-tree", "wang2025", OneTree,
-        _one_tree, state="warm", chapters=("06",), network=True, needs="several",
+        "One tree", "Merges what several sources draft and verifies as much as pays.", OneTree,
+        _one_tree, state="warm", network=True, needs="several",
     ),
 )  # fmt: skip
 
@@ -303,20 +277,9 @@ def check_names(names: Collection[str]) -> None:
         raise ValueError(f"methods hold {unknown[0]!r}; expected some of {', '.join((PLAIN, *METHODS))}")
 
 
-def compared_in(chapter: str) -> tuple[str, ...]:
-    """Names of the methods that a chapter compares, in the book's order; ``chapter`` is its number, such as ``"04"``."""
-    one_of("chapter", chapter, COMPARISONS)
-    return tuple(name for name, method in METHODS.items() if chapter in method.chapters)
-
-
 def method_of(name: str) -> Method | None:
     """The row of a method or of a variant of it, ``"name, variant"``; None for anything else, such as plain decoding."""
     return METHODS.get(name) or METHODS.get(name.partition(",")[0])
-
-
-def published_as(name: str) -> str:
-    """The method that a name in a paper's table stands for; the name itself where there is none."""
-    return next((row.name for row in METHODS.values() if name in row.published), name)
 
 
 def exact(names: Collection[str]) -> tuple[str, ...]:

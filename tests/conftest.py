@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from specdec_lib import paths
-from specdec_lib.experiments import all_cores
+from specdec_lib.experiments.runs import all_cores
 
 try:
     from hypothesis import settings

@@ -13,7 +13,7 @@ from benchmarks import big_file, seconds, serving
 from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.report import numbers
 from specdec_lib.report import serving as shown

@@ -1,13 +1,12 @@
 """The table of methods, and all of its rows on one pair of models."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
 
 from specdec_lib import methods
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import recorded_runs
+from specdec_lib.experiments.runs import recorded_runs
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS
 from tests.families import build, perturbed, prompt
@@ -18,14 +17,8 @@ def pair():
     return ModelPair.untuned(*recorded_runs.load_pair("pocket", "pocket-draft", dtype="float32"))
 
 
-def test_names_and_looks_are_apart():
-    rows = list(METHODS.values())
-    assert all(name == row.name for name, row in METHODS.items())
-    looks = {(row.color, row.marker) for row in rows} | {(methods.PLAIN_COLOR, methods.PLAIN_MARKER)}
-    assert len(looks) == len(rows) + 1
-    for row in rows:
-        assert re.fullmatch("#[0-9a-f]{6}", row.color)
-        assert row.about.endswith(".") and set(row.chapters) <= set(methods.COMPARISONS)
+def test_every_method_is_known_by_its_name_and_says_what_it_drafts():
+    assert all(name == row.name and row.about.endswith(".") for name, row in METHODS.items())
 
 
 def test_a_row_builds_the_class_it_names_and_its_drafter_says_how_it_is_replayed(pair):

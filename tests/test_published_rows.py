@@ -8,10 +8,9 @@ import pytest
 
 from specdec_lib import generate, load_model
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import committed_rows
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.runs import committed_rows
+from specdec_lib.experiments.runs.recordings import record_once
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
 #: One that reads the text, states, a datastore, and a draft model, which is verified by replay only in greedy decoding.

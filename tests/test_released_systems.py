@@ -15,7 +15,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import eagle, medusa
-from specdec_lib.experiments import committed_rows
+from specdec_lib.experiments.runs import committed_rows
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.draft_training import Text, states_of
 from specdec_lib.heads.drafting import Ends, HydraHeads

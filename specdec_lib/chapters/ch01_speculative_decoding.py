@@ -8,9 +8,10 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import draft_costs, recorded_runs, results
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.costs import draft_costs
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import recorded_runs, results
+from specdec_lib.experiments.runs.recordings import record_once
 
 
 def swept(
@@ -24,7 +25,7 @@ def swept(
     """Rows of drafts of each length: ``"SpecDec, 5"``, ``"PLD, original, 5"``, ``"PLD, transformers, 5"``.
 
     ``ends_inside``: whether the text ends inside a draft; ``unbalanced``: by how much the balance of drafted and emitted tokens is
-    off where that is allowed for (:func:`specdec_lib.experiments.draft_costs.unbalanced`).
+    off where that is allowed for (:func:`specdec_lib.experiments.costs.draft_costs.unbalanced`).
     """
     recordings = record_once(model, tokenizer, prompts, None, longest)
     runs = {f"SpecDec, {k}": each for k, each in recorded_runs.sweep_draft_model(recordings, draft, lengths).items()}

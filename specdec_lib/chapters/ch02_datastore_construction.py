@@ -19,11 +19,13 @@ from specdec_lib.datastores.reduction import Moments, fit
 from specdec_lib.datastores.states import States
 from specdec_lib.decoding.contract import LAST
 from specdec_lib.drafters import Dresd, Rest
-from specdec_lib.experiments import results, statistics, stores
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, replay_each
-from specdec_lib.experiments.retrieval import match_lengths, remembered
-from specdec_lib.experiments.statistics import Counts, Interval
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import Recording, replay_each
+from specdec_lib.experiments.runs.retrieval import match_lengths, remembered
+from specdec_lib.experiments.statistics import intervals
+from specdec_lib.experiments.statistics.intervals import Counts, Interval
 
 #: Queries searched at once.
 _BATCH = 1024
@@ -44,7 +46,7 @@ def each_microseconds(work: Callable[[Any], Any], items: Sequence[Any]) -> np.nd
 
 def typical_time(times: Sequence[float]) -> Interval:
     """Geometric mean of the times of some queries, which a few interrupted ones hardly move; the interval is over queries."""
-    return statistics.interval_of_sums(lambda logs, count: np.exp(logs / count), [np.log(times), np.ones(len(times))])
+    return intervals.interval_of_sums(lambda logs, count: np.exp(logs / count), [np.log(times), np.ones(len(times))])
 
 
 def contexts_of(recordings: Sequence[Recording], count: int, length: int = 64) -> list[list[int]]:
@@ -66,14 +68,14 @@ def time_growth(sizes: Sequence[float], times: Sequence[Sequence[float]], small:
     """
     fit = np.linalg.pinv(np.column_stack([np.ones(len(sizes)), np.log2(sizes)]))
     above, below = np.array([[1, np.log2(size)] for size in (large, small)]) @ fit
-    return statistics.interval_of_sums(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
+    return intervals.interval_of_sums(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
 
 
 def power(sizes: Sequence[float], values: Sequence[Sequence[float]]) -> Interval:
     """Power of the size with which the mean of a value of each query grows: the slope in both logarithms; the interval is
     over queries. ``values`` has for each size those of the same queries."""
     x = np.log(sizes) - np.log(sizes).mean()
-    return statistics.interval_of_sums(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
+    return intervals.interval_of_sums(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
 
 
 def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
@@ -326,12 +328,12 @@ def match_counts(recordings: Sequence[Recording], index: SuffixIndex, method: st
 
 def mean_reciprocal_rank(ranks: np.ndarray) -> Interval:
     """Of states found at each rank, 0 of those not found."""
-    return statistics.mean(np.repeat([0.0, *(1 / rank for rank in range(1, len(ranks)))], ranks))
+    return intervals.mean(np.repeat([0.0, *(1 / rank for rank in range(1, len(ranks)))], ranks))
 
 
 def mean_recall(hits: np.ndarray) -> Interval:
     """Of states that had each number of their :data:`NEAREST` found."""
-    return statistics.mean(np.repeat(np.arange(len(hits)) / NEAREST, hits))
+    return intervals.mean(np.repeat(np.arange(len(hits)) / NEAREST, hits))
 
 
 def correlation(rows: np.ndarray) -> float:

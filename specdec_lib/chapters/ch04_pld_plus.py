@@ -33,23 +33,23 @@ from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import evidence, papers_prompts, results
-from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_numbers import published_draft_price
-from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.published_sets.replies import (
+from specdec_lib.experiments.data.overlap import overlap
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.published_numbers import published_draft_price
+from specdec_lib.experiments.data.published_sets.files import MissingData
+from specdec_lib.experiments.data.published_sets.replies import (
     Reply,
     alpaca_eval_replies,
     codegen_replies,
     mt_bench_replies,
     wizardcoder_replies,
 )
-from specdec_lib.experiments.recorded_runs import Recording, render, replay_all, replay_each
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Interval, difference_of_rates, interval_of_sums
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.data.tasks import load_task
+from specdec_lib.experiments.runs import evidence, papers_prompts, results
+from specdec_lib.experiments.runs.recorded_runs import Recording, replay_all, replay_each
+from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.runs.retrieval import record_replies
+from specdec_lib.experiments.statistics.intervals import Interval, difference_of_rates, interval_of_sums
 from specdec_lib.files import write_atomic
 from specdec_lib.heads import induction
 from specdec_lib.models.fingerprint import fingerprint
@@ -67,7 +67,7 @@ PUBLISHED: dict[str, str] = {
     "multi-turn": "mt-bench",
 }
 
-#: What scores are the ratio of (:func:`specdec_lib.experiments.results.rate`): whether copied tokens are told from others, and
+#: What scores are the ratio of (:func:`specdec_lib.experiments.runs.results.rate`): whether copied tokens are told from others, and
 #: the share of the found ones that are attributed to their origin.
 PRECISION, RECALL, F1 = ("found", "attributed"), ("found", "copied"), ("found", "either")
 RIGHT_PLACE = ("exact", "located")

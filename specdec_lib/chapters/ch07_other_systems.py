@@ -9,12 +9,12 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from specdec_lib.experiments import results
-from specdec_lib.experiments.pass_costs import units
-from specdec_lib.experiments.published_numbers import published
-from specdec_lib.experiments.recorded_runs import Runs
-from specdec_lib.experiments.statistics import Interval, resampled
-from specdec_lib.methods import method_of, published_as
+from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.data.published_numbers import published
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import Runs
+from specdec_lib.experiments.statistics.intervals import Interval, resampled
+from specdec_lib.methods import method_of
 
 #: Columns of a results table that count what drafting is priced by (``Method.price``).
 UNITS = {"step": "passes", "token": "drafted", "level": "levels"}
@@ -26,6 +26,14 @@ TASKS = {
     "long": "long text editing",
     "turn": "conversation",
     "mt": "conversation",
+}
+#: What some methods are called in the papers' tables.
+NAMES = {
+    "REST-IG": "REST",
+    "DReSD-IBG": "DReSD",
+    "SpS": "SpecDec",
+    "SpecDec, best K": "SpecDec",
+    "SpecDec++, best setting": "SpecDec++",
 }
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
@@ -65,7 +73,7 @@ def networks(names: Collection[str], price: float) -> dict[str, float]:
 def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     """Price of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
-    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.pass_costs.step_samples`).
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_costs.step_samples`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
 
@@ -78,7 +86,7 @@ def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
 def ours(system: str, names: Collection[str]) -> str | None:
     """The method here that a published row is of: of the same name, or the first that begins with it and a number or a
     variant; None for one that is not here."""
-    system = published_as(system)
+    system = NAMES.get(system, system)
     if system in names:
         return system
     return next((name for name in names if re.match(rf"{re.escape(system)}[ -]", name)), None)

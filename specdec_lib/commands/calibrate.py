@@ -29,9 +29,9 @@ def calibrate(
     from specdec_lib.decoding.runtime import WIDTHS
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_prices import PassPrices
-    from specdec_lib.experiments.draft_costs import drafting_prices, long_text
-    from specdec_lib.experiments.pass_costs import slots_of, step_samples
-    from specdec_lib.experiments.recorded_runs import load_pair
+    from specdec_lib.experiments.costs.draft_costs import drafting_prices, long_text
+    from specdec_lib.experiments.costs.pass_costs import slots_of, step_samples
+    from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
 

@@ -28,8 +28,8 @@ from specdec_lib.datastores import build as store_build
 from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import ShardedStore, dense_slots, is_sharded
-from specdec_lib.experiments.published_sets.reading import is_json_lines, opened, packing, read_jsonl
 from specdec_lib.files import beside, located, named, printable, sha256
+from specdec_lib.records import is_json_lines, opened, packing, read_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

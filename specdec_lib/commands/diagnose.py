@@ -72,7 +72,7 @@ def diagnose(
     from specdec_lib.commands.datastore import load_tokenizer
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
-    from specdec_lib.experiments.answers import read_answers
+    from specdec_lib.experiments.data.answers import read_answers
     from specdec_lib.experiments.elsewhere import PROGRAMS, switched_on
     from specdec_lib.report.display import diagnosis_page
 

@@ -36,9 +36,10 @@ def find_heads(
     force: Annotated[bool, typer.Option("--force", help="Identify the heads again even if the file exists.")] = False,
 ) -> None:
     """Identify the induction heads of a model, for PLD+ (a); a file that exists is read and printed."""
-    from specdec_lib.experiments.prompts import COPYING
-    from specdec_lib.experiments.recorded_runs import check_template, render
-    from specdec_lib.experiments.tasks import choosing_prompts
+    from specdec_lib.experiments.data.prompt import render
+    from specdec_lib.experiments.data.prompts import COPYING
+    from specdec_lib.experiments.data.tasks import choosing_prompts
+    from specdec_lib.experiments.runs.recorded_runs import check_template
     from specdec_lib.heads.induction import InductionHeads, identify
     from specdec_lib.models.loading import load_model
 

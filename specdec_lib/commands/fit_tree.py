@@ -31,14 +31,14 @@ def fit_tree(
 ) -> None:
     """Fit the probabilities of one tree's nodes on a model's own greedy answers."""
     from specdec_lib import methods
-    from specdec_lib.chapters.one_tree import fit
     from specdec_lib.datastores import SuffixIndex
     from specdec_lib.decoding.contract import Capture
     from specdec_lib.drafters.head_drafter import HeadDrafter
-    from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import check_template, load_pair
-    from specdec_lib.experiments.recordings import record_once
-    from specdec_lib.experiments.tasks import choosing_prompts
+    from specdec_lib.drafters.one_tree import fit
+    from specdec_lib.experiments.data.prompts import TASKS
+    from specdec_lib.experiments.data.tasks import choosing_prompts
+    from specdec_lib.experiments.runs.recorded_runs import check_template, load_pair
+    from specdec_lib.experiments.runs.recordings import record_once
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.heads.drafting import DraftHead
     from specdec_lib.models.loading import load_model

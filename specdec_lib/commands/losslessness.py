@@ -1,6 +1,6 @@
 """``losslessness``: compare many prompts with plain decoding, token for token.
 
-What counts as explained by rounding is said in :mod:`specdec_lib.experiments.losslessness`.
+What counts as explained by rounding is said in :mod:`specdec_lib.experiments.checks.losslessness`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def losslessness(
     """
     parameters = {name: value for name, value in locals().items() if name != "output" and value is not None}
     from specdec_lib.decoding.sampling import Sampling
-    from specdec_lib.experiments.losslessness import SLACK, choose_prompts, compare_all, lossless_names
-    from specdec_lib.experiments.recorded_runs import load_pair, render
+    from specdec_lib.experiments.checks.losslessness import SLACK, choose_prompts, compare_all, lossless_names
+    from specdec_lib.experiments.data.prompt import render
+    from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.report.display import provenance
 

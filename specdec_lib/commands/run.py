@@ -24,7 +24,7 @@ def run(
 ) -> None:
     """Execute the notebooks into book/notebooks."""
     paths.root()
-    from specdec_lib.experiments import recordings
+    from specdec_lib.experiments.runs import recordings
     from specdec_lib.report.build import runner
 
     with recordings.fresh_folder() if fresh else nullcontext():
@@ -40,7 +40,7 @@ def rows(
 ) -> None:
     """Make the rows in data/rows again, which every build reads; an interrupted run goes on where it was."""
     paths.root()
-    from specdec_lib.experiments import evidence
+    from specdec_lib.experiments.runs import evidence
     from specdec_lib.report.build import runner
     from specdec_lib.report.params import UsageError
 

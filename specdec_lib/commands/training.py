@@ -43,9 +43,9 @@ def train_acceptance_head(
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command continues after the last whole shard."""
+    from specdec_lib.experiments.data.prompts import TASKS
     from specdec_lib.experiments.head_training import Asked, train_acceptance_heads
-    from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import load_pair
+    from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.heads.acceptance_data import LABELS, check_mixing
     from specdec_lib.heads.training import Training
 
@@ -75,8 +75,8 @@ def train_acceptance_head(
 
 def _check_tasks(names: list[str] | None) -> bool:
     """Refuse unknown tasks, and those whose files are not there; gives whether a prompt is a chat."""
-    from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.tasks import choosing_prompts, task_names
+    from specdec_lib.experiments.data.prompts import TASKS
+    from specdec_lib.experiments.data.tasks import choosing_prompts, task_names
 
     options.one_of("--task", [name.split("/")[0] for name in names or ()], task_names())
     return any(prompt.chat for prompt in choosing_prompts(names or TASKS, 1))
@@ -119,9 +119,9 @@ def train_heads(
     """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; recorded answers are kept."""
     import torch
 
+    from specdec_lib.experiments.data.prompts import TASKS
     from specdec_lib.experiments.head_training import Asked, train_kinds
-    from specdec_lib.experiments.prompts import TASKS
-    from specdec_lib.experiments.recorded_runs import ONE_THREAD, check_template
+    from specdec_lib.experiments.runs.recorded_runs import ONE_THREAD, check_template
     from specdec_lib.heads.draft_training import HeadTraining
     from specdec_lib.heads.drafting import KINDS
     from specdec_lib.models.loading import load_model

@@ -1,13 +1,14 @@
 """A key-value cache whose buffers are allocated once and written in place.
 
 Transformers' dynamic cache concatenates at each step and its ``crop`` changed meaning in 5.20; this one needs neither.
-A verified block is written behind the committed length; committing moves the accepted path's rows into place.
+A verified block is written behind the committed length; committing moves the accepted path's rows into place. Which rows a
+commit keeps is decided here alone, for keys, values and captured states, so that another kind of cache is another such class.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -18,6 +19,12 @@ def on_device(values: Sequence[float], device: torch.device, dtype: torch.dtype 
     # Made on the host, whatever the caller's default device is.
     tensor = torch.tensor(values, dtype=dtype, device="cpu")
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def _trainable(states: torch.Tensor, rows: int) -> torch.Tensor:
+    """A buffer for so many states, which a drafter may train on, unlike what passes allocate in inference mode."""
+    with torch.inference_mode(False):
+        return states.new_empty((rows, states.shape[-1]))
 
 
 class _Slots(CacheLayerMixin):
@@ -82,6 +89,8 @@ class TreeCache(Cache):
         # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
         self._arenas: dict[tuple, torch.Tensor] = {}
         self._members: dict[tuple, list[tuple[int, str]]] = {}
+        #: Captured states by layer, (capacity, d): a row per position, as keys and values have.
+        self.states: dict[int, torch.Tensor] = {}
 
     def allocate(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Views for the layer ``index``, like its first ``keys`` and ``values``."""
@@ -107,6 +116,15 @@ class TreeCache(Cache):
         (arena,) = self._arenas.values()
         return arena
 
+    def store(self, layer: int, states: torch.Tensor) -> None:
+        """Write captured states of a pass, (width, d), where its keys and values are written."""
+        if layer not in self.states:
+            self.states[layer] = _trainable(states, self.capacity)
+        if self.slots is not None:
+            self.states[layer].index_copy_(0, self.slots, states)
+        else:
+            self.states[layer][self.length : self.length + len(states)] = states
+
     def reserve(self, width: int) -> None:
         """Make room for ``width`` positions behind the committed ones."""
         need = self.length + width
@@ -121,16 +139,24 @@ class TreeCache(Cache):
             self._arenas[key] = arena
             for place, (layer, name) in enumerate(self._members[key]):
                 setattr(self.layers[layer], name, arena[place])
+        for layer, old in self.states.items():
+            self.states[layer] = _trainable(old, self.capacity)
+            self.states[layer][: self.length] = old[: self.length]
 
     def commit(self, block: Sequence[int]) -> None:
         """Keep the given entries of the block last written, ascending: 0 is the root, ``i + 1`` node ``i`` of the draft tree."""
         count = len(block)
         if count and block[-1] != count - 1:
             source = [self.length + i for i in block]
-            for arena in self._arenas.values():
-                rows = arena.index_select(3, on_device(source, arena.device))
-                arena[:, :, :, self.length : self.length + count] = rows
+            for rows, axis in self._rows():
+                kept = rows.index_select(axis, on_device(source, rows.device))
+                rows.narrow(axis, self.length, count).copy_(kept)
         self.length += count
+
+    def _rows(self) -> Iterator[tuple[torch.Tensor, int]]:
+        """Every buffer that has a row per position, and its axis of positions."""
+        yield from ((arena, 3) for arena in self._arenas.values())
+        yield from ((states, 0) for states in self.states.values())
 
     @torch.inference_mode()  # in which they were made
     def clear(self) -> None:

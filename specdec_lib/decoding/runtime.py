@@ -173,8 +173,9 @@ class Runtime:
         self._of: list[list] = []
         self._holder: weakref.ref | None = None
 
-    def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> dict[int, torch.Tensor]:
-        """Lend the emptied buffers to ``holder`` until :meth:`give_back`, or while it lives; gives those of the hidden states."""
+    def take(self, holder: object, model: PreTrainedModel, capture: Capture, longest: int) -> None:
+        """Lend the emptied cache, with the buffers of this capture's states, to ``holder`` until :meth:`give_back`, or while it
+        lives."""
         if model is not self.model:
             raise ValueError("the runtime was made for another model; make one for this model")
         if longest > self.capacity:
@@ -194,7 +195,7 @@ class Runtime:
                 # Graphs read the memory that the weights were in, and run the hooks and adapters that were there.
                 self._kept.clear()
                 self._of = recorded
-        return self._kept.setdefault(capture, _Kept()).states
+        self.cache.states = self._kept.setdefault(capture, _Kept()).states
 
     def give_back(self, failed: bool = False) -> None:
         """Let another target have the buffers; after a failure, as zeros."""

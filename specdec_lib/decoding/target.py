@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.attention import AttentionRows
-from specdec_lib.decoding.cache import TreeCache, on_device
+from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.forward import Forward, Mask
 from specdec_lib.decoding.runtime import OF_MODEL, Runtime
@@ -80,9 +80,8 @@ class Target:
         if not isinstance(runtime, Runtime | None):
             raise ValueError(f"runtime is {runtime!r}; expected a Runtime, 'transformers' or None")
         self.runtime = runtime
-        self._states: dict[int, torch.Tensor] = (
-            {} if runtime is None else runtime.take(self, inner, self.capture, longest)
-        )
+        if runtime is not None:
+            runtime.take(self, inner, self.capture, longest)
         self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         if makes is None:
@@ -161,7 +160,7 @@ class Target:
                 self._check_shown()
             # Of a prompt's pass the last row alone is kept; a padded pass has rows behind the last token's.
             self._seen = list(range(width)) if self._fits(width) and length else []
-            self._commit(range(width))
+            self.cache.commit(range(width))
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
@@ -176,7 +175,7 @@ class Target:
         self._placed[length : length + len(tokens)] = at
         mask = self.forward.as_mask(visible.to(self.device), at, self._placed[: length + len(tokens)])
         logits = self._eager(tokens, at, mask, last_only=False)
-        self._commit(range(len(tokens)))
+        self.cache.commit(range(len(tokens)))
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
@@ -206,7 +205,7 @@ class Target:
             # What the last token of the path attended to. In a batch of drafts, whose equal prefixes are nodes several times,
             # that need not be what is committed.
             self._seen = [0, *(node + 1 for node in self._tree.path(path[-1] if len(path) else -1))]
-        self._commit(block)
+        self.cache.commit(block)
 
     def truncate(self, length: int) -> None:
         """Forget committed positions from ``length`` on."""
@@ -216,24 +215,16 @@ class Target:
 
     def hidden(self, layer: int) -> torch.Tensor:
         """Captured states of the committed positions, shape (length, d)."""
-        return self._states[self._layer(layer)][: self.cache.length]
+        return self.cache.states[self._layer(layer)][: self.cache.length]
 
     def last_hidden(self, layer: int) -> torch.Tensor:
         """The last of :meth:`hidden`, shape (d,)."""
-        return self._states[self._layer(layer)][self.cache.length - 1]
+        return self.cache.states[self._layer(layer)][self.cache.length - 1]
 
     def attention(self) -> torch.Tensor:
         """Captured heads' attention of the last committed position over all committed ones, shape (heads, length)."""
         rows = self.rows.last(self._seen, self.cache.length)
         return rows.clone() if rows.is_inference() else rows  # a copy outside of inference mode may be trained on
-
-    def _commit(self, block: Sequence[int]) -> None:
-        length, count = self.cache.length, len(block)
-        if block[-1] != count - 1:
-            for states in self._states.values():
-                at = on_device([length + i for i in block], states.device)
-                states[length : length + count] = states.index_select(0, at)
-        self.cache.commit(block)
 
     def _reserve(self, width: int) -> None:
         self.cache.reserve(width)
@@ -242,10 +233,6 @@ class Target:
             self._strips = {}
             if self._placed is not None:
                 self._placed = torch.cat([self._placed, self._positions[len(self._placed) :]])
-            for layer, states in self._states.items():
-                larger = _trainable(states, self.cache.capacity)
-                larger[: self.cache.length] = states[: self.cache.length]
-                self._states[layer] = larger
 
     def _beyond(self, length: int) -> bool:
         """Whether some layer attends to less than all of a sequence."""
@@ -317,13 +304,7 @@ class Target:
         def store(states: torch.Tensor) -> None:
             if self._unseen:
                 self._unseen.discard(layer)
-            if layer not in self._states:
-                self._states[layer] = _trainable(states, self.cache.capacity)
-            if self.cache.slots is not None:
-                self._states[layer].index_copy_(0, self.cache.slots, states[0])
-            else:
-                start = self.cache.length
-                self._states[layer][start : start + states.shape[1]] = states[0]
+            self.cache.store(layer, states[0])
 
         if self.forward.shown is not None:
             self.forward.shown[layer] = store
@@ -333,12 +314,6 @@ class Target:
         else:
             hook = decoder_blocks(self.model)[layer].register_forward_pre_hook(before_block, with_kwargs=True)
         self._undo.append(hook.remove)
-
-
-def _trainable(states: torch.Tensor, rows: int) -> torch.Tensor:
-    """A buffer for so many states, which a drafter may train on, unlike what passes allocate in inference mode."""
-    with torch.inference_mode(False):
-        return states.new_empty((rows, states.shape[-1]))
 
 
 #: Of the spread of the logits: what two computations in float32, or in half precision, may differ by.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from specdec_lib.decoding.checks import whole
 from specdec_lib.decoding.contract import Capture, Context, Drafter
+from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
@@ -261,3 +262,20 @@ class OneTree(Drafter):
         self._context, self._views = None, {}
         for source in self.sources.values():
             source.finish()
+
+
+#: With passes of any width at one price the whole merged draft is verified, so that steps go where all sources lead.
+_FLAT = PassPrices({1: 1.0}, name="flat")
+
+
+def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged:
+    """What the target emitted after the nodes that the sources proposed, each graded wherever it proposed something."""
+    drafter = OneTree(sources, _FLAT, rate=0.0, observe=True)
+    for trace in traces:
+        replay(trace, drafter)
+    return drafter.observed
+
+
+def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
+    """Weights for the sources, fitted to recorded answers; ValueError if there are none, or no source proposed anything."""
+    return TreeProbabilities.unfitted(list(sources)).fitted(judged_on(traces, sources), fitted_on)

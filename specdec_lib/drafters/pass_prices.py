@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from specdec_lib.decoding.checks import whole
-from specdec_lib.files import named, replacing
+from specdec_lib.files import named, write_json
 
 #: Names in :attr:`PassPrices.drafting` what one tree does besides asking its sources: merge, score, choose, judge and learn.
 MERGING = "merging"
@@ -80,14 +80,13 @@ class PassPrices:
             "drafted_token": float(self.drafted_token),
             "drafting": {source: float(price) for source, price in self.drafting.items()},
         }
-        with replacing(path) as aside:
-            aside.write_text(json.dumps(about, indent=1) + "\n")
+        write_json(path, about)
 
     @classmethod
     def load(cls, path: str | Path) -> PassPrices:
         """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote."""
         try:
-            about = json.loads(named(path).read_text())
+            about = json.loads(named(path).read_text(encoding="utf-8"))
             widths = {int(width): price for width, price in about["widths"].items()}
             about = {"step": 0.0, "drafted_token": 0.0, "name": str(path), "drafting": {}} | about
             if not isinstance(about["name"], str):

@@ -1,1 +1,1 @@
-"""What several chapters share: recorded runs, metrics, losslessness, tasks, published sets, stores."""
+"""What several chapters share, in five rooms: data, statistics, checks, runs and costs."""

@@ -27,13 +27,13 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import results
-from specdec_lib.experiments.answers import Answer
+from specdec_lib.experiments.data.answers import Answer
+from specdec_lib.experiments.data.overlap import overlap
+from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.elsewhere import SWITCHED_ON
-from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording, in_state
-from specdec_lib.experiments.statistics import Counts, Interval, mean, pooled_rate
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import Recording, in_state
+from specdec_lib.experiments.statistics.intervals import Counts, Interval, mean, pooled_rate
 
 #: Tokens in a row that must stand in the prompt as well, so that they count as copied.
 COPIED_RUN = 4

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.tasks import choosing_prompts
+from specdec_lib.experiments.data.prompt import render
+from specdec_lib.experiments.data.tasks import choosing_prompts
 from specdec_lib.files import named
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import examples, generate_data

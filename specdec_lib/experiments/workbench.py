@@ -14,17 +14,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdec_lib import methods, paths
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.datastores.dense import DenseIndex
+from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import decoder_config, input_device
 from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import prompts, stores
-from specdec_lib.experiments.exact_search import ExactIndex
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.recorded_runs import replay_all
-from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.data import prompts, stores
+from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.recorded_runs import replay_all
+from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead

@@ -20,7 +20,7 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import count, located, locked, named, read_json, replacing, sweep
+from specdec_lib.files import count, located, locked, named, read_json, replacing, sweep, write_json
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -94,8 +94,7 @@ def kept(
 
 def _begin(manifest: Path, about: Mapping[str, Any]) -> None:
     if not manifest.exists():
-        with replacing(manifest) as aside:
-            aside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        write_json(manifest, dict(about))
         return
     begun = read_json(manifest) or {}
     differ = [name for name in about if begun.get(name) != about[name]]

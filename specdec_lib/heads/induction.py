@@ -22,7 +22,7 @@ from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.served_models import decoder_config
-from specdec_lib.files import named, replacing
+from specdec_lib.files import named, write_json
 from specdec_lib.models.fingerprint import fingerprint
 
 FORMAT = 1
@@ -71,8 +71,7 @@ class InductionHeads:
         """Write JSON, aside and renamed."""
         arrays = {name: getattr(self, name).tolist() for name in ("peaks", "attention")}
         about = {"format": FORMAT, "fingerprint": self.fingerprint, "copied": self.copied} | arrays
-        with replacing(path) as aside:
-            aside.write_text(json.dumps(about, indent=1) + "\n")
+        write_json(path, about)
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
@@ -80,7 +79,7 @@ class InductionHeads:
         config = decoder_config(model)
         shape = (config.num_hidden_layers, config.num_attention_heads)
         try:
-            about = json.loads(named(path).read_text())
+            about = json.loads(named(path).read_text(encoding="utf-8"))
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']}, this version reads {FORMAT}")
             made_for, copied = about["fingerprint"], whole("copied", about["copied"], 1)

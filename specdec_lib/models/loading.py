@@ -83,7 +83,8 @@ def _place(name_or_path: str | Path) -> str | Path:
     path = named(name)
     if is_gguf(path):
         return path
-    if not isinstance(name_or_path, Path) and not name.startswith((".", "/", "~")):
+    named_as_path = isinstance(name_or_path, Path) or name.startswith((".", "/", "~")) or path.is_absolute()
+    if not named_as_path:
         return name
     if not (path / "config.json").exists():
         raise FileNotFoundError(f"no model in {path}: expected a directory with config.json")

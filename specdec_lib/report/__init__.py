@@ -14,6 +14,7 @@ from typing import Any
 
 _HOMES = {
     "check_parameters": "display.session",
+    "compared_in": "appearance",
     "evidence": "display.session",
     "evidence_table": "display.session",
     "save": "numbers",

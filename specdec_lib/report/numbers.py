@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdec_lib import paths
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.files import replacing
 from specdec_lib.report import run_context
 

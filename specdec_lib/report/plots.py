@@ -10,9 +10,10 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib import methods
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.statistics.intervals import Interval
+from specdec_lib.methods import PLAIN
+from specdec_lib.report.appearance import APPEARANCES, PLAIN_COLOR, PLAIN_MARKER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specdec_lib import Generation
-    from specdec_lib.chapters.one_tree import Ladder
+    from specdec_lib.chapters.ch08_one_tree import Ladder
     from specdec_lib.drafters.pass_prices import PassPrices
 
 Curve = tuple[Sequence[float], Sequence[float | Interval]]
@@ -93,16 +94,16 @@ def use_style() -> None:
 
 def color(method: str) -> str:
     """Return the colour of a method; an unknown name always gets the same one of the palette."""
-    if method in methods.METHODS:
-        return methods.METHODS[method].color
-    if method == methods.PLAIN:
-        return methods.PLAIN_COLOR
+    if method in APPEARANCES:
+        return APPEARANCES[method].color
+    if method == PLAIN:
+        return PLAIN_COLOR
     return PALETTE[int(hashlib.sha256(method.encode()).hexdigest(), 16) % len(PALETTE)]
 
 
 def shades(names: Collection[str]) -> dict[str, str]:
     """A colour by name: a method has its own, the others take in turn those of the palette that none of these methods has."""
-    known = {name: color(name) for name in names if name in methods.METHODS or name == methods.PLAIN}
+    known = {name: color(name) for name in names if name in APPEARANCES or name == PLAIN}
     free = [shade for shade in PALETTE if shade not in known.values()] or list(PALETTE)
     others = [name for name in names if name not in known]
     return known | {name: free[place % len(free)] for place, name in enumerate(others)}
@@ -110,9 +111,9 @@ def shades(names: Collection[str]) -> dict[str, str]:
 
 def marker(method: str) -> str:
     """Return the marker of a method; another name has that of the first method of its colour."""
-    if method in methods.METHODS:
-        return methods.METHODS[method].marker
-    return next((row.marker for row in methods.METHODS.values() if row.color == color(method)), methods.PLAIN_MARKER)
+    if method in APPEARANCES:
+        return APPEARANCES[method].marker
+    return next((row.marker for row in APPEARANCES.values() if row.color == color(method)), PLAIN_MARKER)
 
 
 def new(width: float = 6.4, height: float = 3.6, columns: int = 1, rows: int = 1, **kwargs: Any) -> tuple[Figure, Any]:

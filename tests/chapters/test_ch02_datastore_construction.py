@@ -10,9 +10,11 @@ from specdec_lib.chapters import ch02_datastore_construction as chapter
 from specdec_lib.datastores.faiss_index import load_faiss
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Rest
-from specdec_lib.experiments import prompts as book_prompts
-from specdec_lib.experiments import recorded_runs, statistics, stores
-from specdec_lib.experiments.retrieval import match_lengths
+from specdec_lib.experiments.data import prompts as book_prompts
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.runs import recorded_runs
+from specdec_lib.experiments.runs.retrieval import match_lengths
+from specdec_lib.experiments.statistics import intervals
 
 
 def test_the_growth_of_a_line_in_the_logarithm_is_that_line_and_an_interruption_hardly_moves_a_time():
@@ -76,9 +78,9 @@ def test_the_ranks_of_the_next_token_pool_the_states_of_all_outputs_and_contexts
     assert {tuple(context) for context in found} == {(6, 7, 8, 9, 40), (7, 8, 9, 40, 41), (8, 9, 40, 41, 42)}
     outputs = [recording([5, 5], [1, 1, 2]), recording([5], [3])]
     first, second = (chapter.next_token_counts(index_of(found), outputs) for found in ([1, 2, 3], [3, 2, 1]))
-    ratio = statistics.ratio_of_rates(first, second)
+    ratio = intervals.ratio_of_rates(first, second)
     assert ratio.value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / (1 / 3 + 1 / 3 + 1 / 2 + 1))
-    assert statistics.pooled_rate(first).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
+    assert intervals.pooled_rate(first).value == pytest.approx((1 + 1 + 1 / 2 + 1 / 3) / 4)
 
 
 def test_reciprocal_ranks_are_those_of_a_loop():

@@ -9,21 +9,23 @@ import pandas as pd
 import pytest
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters import ch03_dense_vs_sparse_retrieval as retrieval
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments import committed_rows, evidence, recorded_runs, results, stores
-from specdec_lib.experiments import prompts as book_prompts
-from specdec_lib.experiments.metrics import pooled
-from specdec_lib.experiments.package_files import package_files
-from specdec_lib.experiments.published_sets.replies import Reply, arena_hard_replies
-from specdec_lib.experiments.recorded_runs import replay_all
-from specdec_lib.experiments.results import ACCEPTANCE, PER_PASS, priced
-from specdec_lib.experiments.retrieval import match_lengths, record_replies
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.data import prompts as book_prompts
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
+from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
+from specdec_lib.experiments.runs import committed_rows, evidence, recorded_runs, results
+from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.recorded_runs import replay_all
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, priced
+from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
+from specdec_lib.experiments.statistics.intervals import Interval
 from tests.experiments.made import made_up
 
 
@@ -76,7 +78,7 @@ def test_counts_of_replays_are_those_of_the_metrics():
 
 def test_several_drafters_are_counted_as_each_alone(monkeypatch):
     drafters = {length: PromptLookup(num_tokens=length) for length in (2, 5)}
-    monkeypatch.setattr("specdec_lib.experiments.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
+    monkeypatch.setattr("specdec_lib.experiments.runs.all_cores.ALONE_SECONDS", 0.0)  # in processes of their own
     rows = retrieval.outputs(recordings(), drafters)
     for length in drafters:
         found, alone = rows[rows.method == length], outputs(length)
@@ -342,10 +344,10 @@ def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of
         Reply("z", "b", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
         Reply("z", "c", "Who wrote Faust?", "Goethe.", questions=("Who wrote Faust?",)),
     ]
-    texts = retrieval.mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
+    texts = mixed_texts(stored, ["Who wrote Hamlet?", "And when?"])
     assert list(texts) == ["Who wrote Faust? Goethe."]
     replies = [Reply(str(i), "m", f"Ask {i}?", "Yes.") for i in range(20)]
-    texts, reversed_texts = (retrieval.mixed_texts(these, []) for these in (replies, replies[::-1]))
+    texts, reversed_texts = (mixed_texts(these, []) for these in (replies, replies[::-1]))
     assert list(texts) == list(reversed_texts) != sorted(texts) and texts.key == reversed_texts.key
     assert sorted(texts) == sorted(f"{r.prompt} {r.text}" for r in replies)
 
@@ -353,7 +355,7 @@ def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of
 @pytest.mark.realdata
 def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
     cases = retrieval.recorded_cases()
-    asked = {retrieval.plain(q) for case in cases for reply in case.replies for q in reply.questions}
+    asked = {plain(q) for case in cases for reply in case.replies for q in reply.questions}
     assert (
         {case.name for case in cases} == {one.task for one in retrieval.CASES}
         and len(cases[0].replies) > 100
@@ -361,8 +363,8 @@ def test_no_store_holds_an_answer_to_a_question_that_is_replayed():
     )
     for store in {name: read for case in cases if case.kind == "chat" for name, read in case.stores.items()}.values():
         first = [text.removeprefix("USER: ").split(" ASSISTANT:")[0] for text in store()]
-        assert not asked.intersection(map(retrieval.plain, first))
+        assert not asked.intersection(map(plain, first))
     # Arena-Hard's file of answers has no questions, so its own are compared with those that are replayed.
     rows = (paths.datasets_root() / "arena_hard" / "question.jsonl").read_text().splitlines()
-    questions = {retrieval.plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
+    questions = {plain(turn["content"]) for row in rows for turn in json.loads(row)["turns"]}
     assert len(questions) > 400 and arena_hard_replies() and not questions & asked

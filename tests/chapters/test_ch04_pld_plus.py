@@ -22,15 +22,15 @@ from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import results
-from specdec_lib.experiments.overlap import overlap
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_numbers import published_draft_price
-from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import replay_all
-from specdec_lib.experiments.recordings import record_once
-from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.data.overlap import overlap
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.data.published_numbers import published_draft_price
+from specdec_lib.experiments.data.published_sets.replies import Reply
+from specdec_lib.experiments.data.tasks import load_task
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.recorded_runs import replay_all
+from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.runs.retrieval import record_replies
 from specdec_lib.heads import induction
 from tests import families
 from tests.experiments.made import made_up

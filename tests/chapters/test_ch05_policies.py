@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate, load_model, record, replay
-from specdec_lib.chapters import ch05_specdec_pp as chapter
-from specdec_lib.chapters.ch05_specdec_pp import (
+from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import Judged, draft_along, drafted_given, play, rounds
+from specdec_lib.chapters.ch05_specdec_pp.policies import (
     SPEED,
     Contest,
     Output,
@@ -24,12 +25,11 @@ from specdec_lib.chapters.ch05_specdec_pp import (
     with_heads,
 )
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, SpecDecPP, stopping
-from specdec_lib.experiments import all_cores
-from specdec_lib.experiments.draft_passes import Judged, draft_along, drafted_given, play, rounds
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording
-from specdec_lib.experiments.results import rate, ratio
-from specdec_lib.experiments.statistics import pooled_rate, ratio_of_means
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import all_cores
+from specdec_lib.experiments.runs.recorded_runs import Recording
+from specdec_lib.experiments.runs.results import rate, ratio
+from specdec_lib.experiments.statistics.intervals import pooled_rate, ratio_of_means
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from tests.chaos import RULES, CountingClock, greedy_agreement, head_of
 from tests.families import bounded, cut, perturbed, prompt

@@ -7,12 +7,14 @@ from specdec_lib import DraftTree
 from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.experiments import prompts, recorded_runs, results
-from specdec_lib.experiments.pass_costs import units
-from specdec_lib.experiments.published_numbers import published
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.published_numbers import published
+from specdec_lib.experiments.runs import recorded_runs, results
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.methods import METHODS, compared_in
+from specdec_lib.methods import METHODS
+from specdec_lib.report.appearance import compared_in
 from tests.experiments.made import made_up
 
 

@@ -10,23 +10,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_lib.chapters import one_tree as study
-from specdec_lib.chapters.one_tree import SAM_MATCH, Selection, by_source, highest_score, judged_on, longest_match
+from specdec_lib.chapters import ch08_one_tree as study
+from specdec_lib.chapters.ch08_one_tree import SAM_MATCH, Selection, by_source, highest_score, longest_match
 from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.one_tree import OneTree
+from specdec_lib.drafters.one_tree import OneTree, fit, judged_on
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
-from specdec_lib.experiments import evidence
-from specdec_lib.experiments.published_sets import MissingData
-from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import Recording
-from specdec_lib.experiments.retrieval import record_replies
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.data.published_sets.files import MissingData
+from specdec_lib.experiments.data.published_sets.replies import Reply
+from specdec_lib.experiments.runs import evidence
+from specdec_lib.experiments.runs.recorded_runs import Recording
+from specdec_lib.experiments.runs.retrieval import record_replies
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import plots
 from tests.experiments.made import made_up
 
@@ -265,7 +265,7 @@ def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_a
 
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
     traces = _traces(12)
-    fitted = study.fit(traces[:8], SOURCES, "copies")
+    fitted = fit(traces[:8], SOURCES, "copies")
     judged = judged_on(traces[8:], SOURCES)
 
     def surprise(probabilities) -> float:

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from specdec_lib import cli, paths
-from specdec_lib.experiments import recorded_runs
+from specdec_lib.experiments.runs import recorded_runs
 from specdec_lib.models import loading
 from specdec_lib.report import numbers
 from specdec_lib.report.build import plan, runner

@@ -14,8 +14,9 @@ from specdec_lib.drafters.merged_tree import FEATURES
 from specdec_lib.drafters.pass_prices import MERGING, PassPrices
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import head_training
-from specdec_lib.experiments.recorded_runs import load_pair, render
-from specdec_lib.experiments.tasks import choosing_prompts, load_task
+from specdec_lib.experiments.data.prompt import render
+from specdec_lib.experiments.data.tasks import choosing_prompts, load_task
+from specdec_lib.experiments.runs.recorded_runs import load_pair
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.draft_training import HeadTraining

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from specdec_lib import datastores
 from specdec_lib.datastores import ArrayStates, DenseIndex, StoreError, dense, reduction
+from specdec_lib.datastores.exact_search import ExactIndex
 from specdec_lib.datastores.faiss_index import set_effort
 from specdec_lib.datastores.reduction import Moments, fit
-from specdec_lib.experiments.exact_search import ExactIndex
 from tests.datastores.dense_stores import WIDTH, build, random_states, random_store, source
 from tests.datastores.stores import scratch
 

@@ -7,7 +7,7 @@ import torch
 
 from specdec_lib import Sampling, generate
 from specdec_lib.decoding import target
-from specdec_lib.experiments.rounding import margin
+from specdec_lib.experiments.checks.rounding import margin
 from specdec_lib.methods import METHODS
 from tests.chaos import FACTORIES, SAMPLING
 from tests.families import SERVED, build, prompt, uncached

@@ -96,7 +96,7 @@ def test_another_model_is_refused_at_the_start(index):
 
 def test_without_the_filter_every_neighbour_is_continued_after_its_next_token(index):
     # The chapter needs pandas, which make test-core leaves out.
-    chapter = pytest.importorskip("specdec_lib.chapters.ch03_dense_vs_sparse_retrieval")
+    chapter = pytest.importorskip("specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores")
     for context in contexts(50):
         positions = index.search(context.hidden(LAST)[-1], 30)[1][0].tolist()
         drafts = [index.store.continuation(position + 1, 4) for position in positions]

@@ -27,7 +27,7 @@ from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.drafters.stopping import Round
 from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
-from specdec_lib.experiments.comparison import apart
+from specdec_lib.experiments.checks.comparison import apart
 from tests.chaos import head_of
 from tests.datastores.stores import tree_paths
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recorded_runs import Recording
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs.recorded_runs import Recording
 
 
 def made_up(

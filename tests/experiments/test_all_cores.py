@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from specdec_lib.experiments import all_cores
-from specdec_lib.experiments.all_cores import on_all_cores
+from specdec_lib.experiments.runs import all_cores
+from specdec_lib.experiments.runs.all_cores import on_all_cores
 
 
 @pytest.fixture(autouse=True)

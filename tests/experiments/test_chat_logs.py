@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from specdec_lib.experiments.answers import read_answers
-from specdec_lib.experiments.chat_logs import chat_of
+from specdec_lib.experiments.data.answers import read_answers
+from specdec_lib.experiments.data.chat_logs import chat_of
 
 TEMPLATE = (
     "{% if tools %}[tools]{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"

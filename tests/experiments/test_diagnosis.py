@@ -10,7 +10,7 @@ from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
 from specdec_lib.experiments import diagnosis
-from specdec_lib.experiments.answers import Answer, read_answers
+from specdec_lib.experiments.data.answers import Answer, read_answers
 from specdec_lib.experiments.diagnosis import TokensAlone, bits, copied_tokens, diagnose
 from specdec_lib.report.display import diagnosis_page
 

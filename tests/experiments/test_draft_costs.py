@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Capture
-from specdec_lib.chapters import ch05_specdec_pp as chapter
+from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import draft_costs
-from specdec_lib.experiments.draft_costs import ForwardTimes, speed_ratio
-from specdec_lib.experiments.published_numbers import ClaimError, Priced, pass_prices, published
+from specdec_lib.experiments.costs import draft_costs
+from specdec_lib.experiments.costs.draft_costs import ForwardTimes, speed_ratio
+from specdec_lib.experiments.data.published_numbers import ClaimError, Priced, pass_prices, published
 from tests.chaos import CountingClock
 
 

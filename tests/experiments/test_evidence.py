@@ -12,10 +12,10 @@ import torch
 
 from specdec_lib import DraftTree, Sampling
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import evidence, recorded_runs, results
-from specdec_lib.experiments.evidence import Evidence, EvidenceError
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recordings import record_once
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import evidence, recorded_runs, results
+from specdec_lib.experiments.runs.evidence import Evidence, EvidenceError
+from specdec_lib.experiments.runs.recordings import record_once
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3

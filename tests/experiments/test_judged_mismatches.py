@@ -12,10 +12,11 @@ from specdec_lib.cli import main
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.sampling import choose
 from specdec_lib.decoding.tree import EMPTY
-from specdec_lib.experiments import losslessness, recorded_runs
-from specdec_lib.experiments.losslessness import lossless_names
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.rounding import SLACK, Judge, explain, margin
+from specdec_lib.experiments.checks import losslessness
+from specdec_lib.experiments.checks.losslessness import lossless_names
+from specdec_lib.experiments.checks.rounding import SLACK, Judge, explain, margin
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import recorded_runs
 from specdec_lib.methods import Method
 from tests.families import build, perturbed, prompt
 
@@ -199,8 +200,7 @@ def test_only_the_named_methods_are_compared(command):
 
 
 def test_the_command_fails_on_a_mismatch_and_says_where(command, monkeypatch, capsys):
-    about = ("lying", "#000000", "o", "Changes a token.", "lying", "nobody2026")
-    lying = Method(*about, Liar, lambda bench: Liar())
+    lying = Method("lying", "Changes a token.", Liar, lambda bench: Liar())
     monkeypatch.setattr(losslessness, "METHODS", losslessness.METHODS | {"lying": lying})
     status, written = command()
     assert status == 1 and written["unexplained"] == len(written["mismatches"]) > 0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from specdec_lib import DraftTree, Generation, Sampling, generate
 from specdec_lib.decoding.results import Step, metrics
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import recorded_runs, results
-from specdec_lib.experiments.metrics import counts, ends_in_loop, pooled, speedups
-from specdec_lib.experiments.recorded_runs import Recording, prompts_of
-from specdec_lib.experiments.statistics import pooled_rate, ratio_of_rates
+from specdec_lib.experiments.runs import recorded_runs, results
+from specdec_lib.experiments.runs.metrics import counts, ends_in_loop, pooled, speedups
+from specdec_lib.experiments.runs.recorded_runs import Recording, prompts_of
+from specdec_lib.experiments.statistics.intervals import pooled_rate, ratio_of_rates
 from tests.chaos import Perfect
 from tests.experiments.made import made_up
 from tests.families import build, prompt

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from specdec_lib.experiments.published_sets import DATASETS, BadRecord, MissingData, replies
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.data.published_sets import replies
+from specdec_lib.experiments.data.published_sets.files import MissingData
+from specdec_lib.experiments.data.published_sets.sets import DATASETS
+from specdec_lib.experiments.data.tasks import load_task
+from specdec_lib.records import BadRecord
 from tests.experiments import published_formats as formats
 from tests.experiments.published_formats import ALPACA, ESSAYS, HUMANEVAL, MBPP, TWO_TURNS, jsonl, publish, write
 

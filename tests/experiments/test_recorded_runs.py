@@ -15,9 +15,11 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
-from specdec_lib.experiments import all_cores, comparison, draft_costs, recorded_runs, recordings
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.recordings import Answer, RecordingError, record_once
+from specdec_lib.experiments.checks import comparison
+from specdec_lib.experiments.costs import draft_costs
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.runs import all_cores, recorded_runs, recordings
+from specdec_lib.experiments.runs.recordings import Answer, RecordingError, record_once
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
@@ -53,20 +55,20 @@ def test_a_chat_is_rendered_as_the_pocket_pair_was_trained_on_it_and_without_a_t
     prompt = Prompt("p", "t", ("Say add.", "Say sub."))
     first = "<|user|>Say add.<|assistant|>"
     second = first + "add<|end|><|user|>Say sub.<|assistant|>"
-    assert recorded_runs.render(prompt, tokenizer) == tokenizer.encode(first)
-    assert recorded_runs.render(prompt, tokenizer, ("add",)) == tokenizer.encode(second)
+    assert render(prompt, tokenizer) == tokenizer.encode(first)
+    assert render(prompt, tokenizer, ("add",)) == tokenizer.encode(second)
     bare = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
     bare.chat_template = None
     with pytest.raises(ValueError, match="'two' is a chat .* no chat template"):
-        recorded_runs.render(PROMPTS[1], bare)
-    assert bare.decode(recorded_runs.render(PROMPTS[0], bare)) == TEXT
+        render(PROMPTS[1], bare)
+    assert bare.decode(render(PROMPTS[0], bare)) == TEXT
 
 
 def test_a_second_turn_has_the_models_own_first_answer_in_its_history(model, tokenizer, recorded):
     first, second = [r for r in recorded if r.task == "talk"]
     assert (first.turn, second.turn) == (0, 1)
     said = tokenizer.decode(first.trace.tokens, skip_special_tokens=True)
-    assert said and second.trace.prompt == recorded_runs.render(first.prompt, tokenizer, [said])
+    assert said and second.trace.prompt == render(first.prompt, tokenizer, [said])
     assert first.trace.tokens == generate(model, first.trace.prompt, max_new_tokens=40).tokens
 
 
@@ -173,7 +175,7 @@ HOT = "state is 'hot'; expected one of cold, warm"
     (lambda m, recorded, d: record_known(m, [5] * 10**4, [1], "length", None, 2), "the model's context is"),
     (lambda m, recorded, d: record_known(m, [5, 6], [1, 2, 3], "length", None, 2), "3 tokens are given"),
     (lambda m, recorded, d: recorded_runs.sweep_draft_model([replace(recorded[0], trace=replace(recorded[0].trace, sampling=SAMPLED))], m, [2]), "verified by rejection"),
-    (lambda m, recorded, d: recorded_runs.render(PROMPTS[0], None, ["done"]), "1 turns and 1 answers"),
+    (lambda m, recorded, d: render(PROMPTS[0], None, ["done"]), "1 turns and 1 answers"),
 ])  # fmt: skip
 def test_what_is_refused_before_any_work(model, recorded, run, says):
     drafter = Learns()

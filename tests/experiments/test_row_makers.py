@@ -6,8 +6,8 @@ import pytest
 
 from specdec_lib import Sampling
 from specdec_lib.drafters import PromptLookup
-from specdec_lib.experiments import evidence, recorded_runs, row_makers
-from specdec_lib.experiments.prompt import Prompt
+from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.runs import evidence, recorded_runs, row_makers
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from specdec_lib.decoding.results import RATES
-from specdec_lib.experiments import statistics
-from specdec_lib.experiments.calibration import ranking_accuracy, ranking_lead
-from specdec_lib.experiments.metrics import counts, pooled
-from specdec_lib.experiments.statistics import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
+from specdec_lib.experiments.runs.metrics import counts, pooled
+from specdec_lib.experiments.statistics import intervals
+from specdec_lib.experiments.statistics.calibration import ranking_accuracy, ranking_lead
+from specdec_lib.experiments.statistics.intervals import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
 
 
 def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
@@ -49,13 +49,13 @@ def test_every_statistic_is_its_formula():
     a, b, c, d = np.array([[3.0, 5, 9], [1, 2, 4], [2, 2, 8], [1, 3, 2]])
     assert pooled_rate(Counts(a, b)).value == 17 / 7
     assert ratio_of_rates(Counts(a, b), Counts(c, d)).value == (17 / 7) / (12 / 6)
-    assert statistics.difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
+    assert intervals.difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
     assert mean(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says(seeds, monkeypatch):
-    monkeypatch.setattr(statistics, "SAMPLES", 600)
+    monkeypatch.setattr(intervals, "SAMPLES", 600)
     rng = np.random.default_rng(1)
     inside = 0
     for _ in range(300):
@@ -102,23 +102,23 @@ def test_the_counts_of_each_run_pool_to_the_metric(name):
 
 def test_the_median_has_the_interval_of_its_repeats():
     values = np.random.default_rng(4).lognormal(0, 0.5, 41)
-    found = statistics.median(values)
+    found = intervals.median(values)
     ordered = np.sort(values)
     assert found.value == ordered[20]
     # The order statistics that bracket a median with 95 % probability: those of a fair coin thrown 41 times.
     assert ordered[12] <= found.low <= ordered[16] and ordered[24] <= found.high <= ordered[28]
-    assert statistics.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0, 0) and not statistics.median([2.0]).known
+    assert intervals.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0, 0) and not intervals.median([2.0]).known
 
 
 def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
     values = np.random.default_rng(2).gamma(3.0, size=50)
-    found = statistics.resampled(lambda drawn: values[drawn].mean(), 50, 2000)
-    expected = statistics.pooled_rate((values, np.ones(50)))
+    found = intervals.resampled(lambda drawn: values[drawn].mean(), 50, 2000)
+    expected = intervals.pooled_rate((values, np.ones(50)))
     assert found.value == pytest.approx(expected.value)
     assert found.low == pytest.approx(expected.low, abs=0.05) and found.high == pytest.approx(expected.high, abs=0.05)
-    groups = statistics.resampled(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
+    groups = intervals.resampled(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
     assert groups.value == pytest.approx(values[:10].mean() - values[10:].mean())
-    assert not statistics.resampled(lambda drawn: 1.0, 1).known
+    assert not intervals.resampled(lambda drawn: 1.0, 1).known
 
 
 def test_values_that_are_no_probabilities_are_refused():

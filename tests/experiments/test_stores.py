@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from specdec_lib import Sampling, generate, load_model
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.experiments import comparison, recorded_runs, retrieval, stores
-from specdec_lib.experiments import prompts as book_prompts
-from specdec_lib.experiments.package_files import package_files
-from specdec_lib.experiments.prompt import Prompt
-from specdec_lib.experiments.published_sets.replies import Reply
-from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.checks import comparison
+from specdec_lib.experiments.data import prompts as book_prompts
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.published_sets.replies import Reply
+from specdec_lib.experiments.runs import recorded_runs, retrieval
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from tests.datastores.stores import build
 from tests.datastores.test_sharded import propose

@@ -9,8 +9,8 @@ from batched import Known, decode_together
 
 from specdec_lib import Sampling, generate, paths
 from specdec_lib.decoding.contract import Context
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.tasks import load_task
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.tasks import load_task
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
 

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.drafters import DraftModel
-from specdec_lib.experiments.recorded_runs import load_pair
+from specdec_lib.experiments.runs.recorded_runs import load_pair
 from specdec_lib.heads.acceptance_data import examples, label
 from specdec_lib.models.draft_vocabulary import FILE, DraftVocabulary, draft_vocabulary
 from tests.chaos import greedy_agreement

@@ -6,8 +6,8 @@ from batched import decode_together
 
 from specdec_lib import Sampling, generate, load_model
 from specdec_lib.drafters import DraftModel, PromptLookup, PromptLookupHidden
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.recorded_runs import render
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import render
 from specdec_lib.models.fingerprint import fingerprint
 
 pytestmark = pytest.mark.realmodel

@@ -12,6 +12,7 @@ from specdec_lib import Sampling, paths
 from specdec_lib.decoding.contract import Context
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.methods import METHODS
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.build import book
 from specdec_lib.report.build.directives import method_lines
 from specdec_lib.report.display import method_pictures
@@ -34,8 +35,8 @@ def test_every_method_has_a_page_that_links_to_its_class_and_shows_code_of_its_m
     drafter = METHODS[method].drafter
     link = f"{{py:class}}`{drafter.__module__}.{drafter.__qualname__}`"
     home = [page for page in PAGES if link in text(page)]
-    assert [page.stem for page in home] == [METHODS[method].page], f"{method}: write its page with {link}"
-    assert f"`{METHODS[method].paper}`" in text(home[0])
+    assert [page.stem for page in home] == [APPEARANCES[method].page], f"{method}: write its page with {link}"
+    assert f"`{APPEARANCES[method].paper}`" in text(home[0])
     bases = [base for base in inspect.getmro(drafter) if base.__module__.startswith("specdec_lib.drafters")]
     sources = {base.__module__.replace(".", "/") + ".py" for base in bases}
     shown = re.findall(r"\{literalinclude\} \.\./\.\./(\S+)", text(home[0]))
@@ -59,17 +60,17 @@ def test_the_code_that_a_page_includes_is_there(page):
 
 
 def test_every_page_is_that_of_a_method_and_in_the_tables_of_contents_and_of_methods():
-    pages = ["one-verifier", *dict.fromkeys(method.page for method in METHODS.values())]
+    pages = ["one-verifier", *dict.fromkeys(row.page for row in APPEARANCES.values())]
     assert {page.stem for page in PAGES} == set(pages) == set(method_pictures.PICTURES)
     listed = [Path(page).name for page in book.toc_files(ROOT / "book" / "_toc.yml") if page.startswith("methods/")]
     assert listed == pages, "in the table's order"
     keys = re.findall(r"^@\w+\{(\w+),", (ROOT / "book" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
-    assert {method.paper for method in METHODS.values()} <= set(keys)
+    assert {row.paper for row in APPEARANCES.values()} <= set(keys)
     lines = method_lines()  # the table of all methods
     assert len(lines) == 4 * (1 + len(METHODS))
-    for place, (name, row) in enumerate(METHODS.items(), start=1):
+    for place, (name, row) in enumerate(APPEARANCES.items(), start=1):
         shown = lines[4 * place : 4 * place + 4]
-        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {row.about}"
+        assert shown[0] == f"* - [{name}](/methods/{row.page}.md)" and shown[1] == f"  - {METHODS[name].about}"
         assert shown[3] == f"  - {{cite:t}}`{row.paper}`"
 
 

@@ -12,9 +12,9 @@ import vllm
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import Sampling, paths
-from specdec_lib.experiments import prompts
-from specdec_lib.experiments.recorded_runs import render
-from specdec_lib.experiments.rounding import Judge
+from specdec_lib.experiments.checks.rounding import Judge
+from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data.prompt import render
 from specdec_lib.models import smollm2
 from tests.datastores import stores
 

@@ -25,9 +25,10 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
 from specdec_lib import files, paths
-from specdec_lib.experiments.published_numbers import ClaimError, published_rows, published_text
+from specdec_lib.experiments.data.published_numbers import ClaimError, published_rows, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.build import sources
 from specdec_lib.report.claims import pictures, rules
 from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
@@ -87,9 +88,10 @@ _EXACT = {"exact": "that of plain decoding", "in distribution": "of the same dis
 def method_lines() -> list[str]:
     """Lines of a list table: every method with its page, what it drafts, and what it keeps of the text."""
     lines = ["* - Method", "  - What it drafts", "  - Sampled output", "  - Paper"]
-    for name, row in METHODS.items():
-        lines += [f"* - [{name}](/methods/{row.page}.md)", f"  - {row.about}"]
-        lines += [f"  - {_EXACT[row.exact]}", f"  - {{cite:t}}`{row.paper}`"]
+    for name, row in APPEARANCES.items():
+        method = METHODS[name]
+        lines += [f"* - [{name}](/methods/{row.page}.md)", f"  - {method.about}"]
+        lines += [f"  - {_EXACT[method.exact]}", f"  - {{cite:t}}`{row.paper}`"]
     return lines
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import nbformat
 
 from specdec_lib import files, paths
-from specdec_lib.experiments.prompts import HUMANEVAL
+from specdec_lib.experiments.data.prompts import HUMANEVAL
 from specdec_lib.models import smollm2
 from specdec_lib.report import params, run_context
 from specdec_lib.report.build import execution, plan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import plots
 from specdec_lib.report.claims import rules
 from specdec_lib.report.numbers import Number

@@ -23,7 +23,7 @@ import pandas as pd
 import yaml
 
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import PAPERS, ClaimError, published_range, published_rows
+from specdec_lib.experiments.data.published_numbers import PAPERS, ClaimError, published_range, published_rows
 from specdec_lib.report.numbers import Number
 
 HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"

@@ -6,6 +6,7 @@ import html
 
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
 from specdec_lib.methods import METHODS
+from specdec_lib.report.appearance import APPEARANCES
 
 #: What a reader may have besides the model, by what a row of the table of methods needs.
 HAVE = {
@@ -45,7 +46,7 @@ def figure() -> str:
         f'<label><input type="radio" name="have" value="{have}"{" checked" if have == "several" else ""}> {text}</label>'
         for have, text in HAVE.items()
     )
-    rows = "".join(_row(name) for name in METHODS)
+    rows = "".join(_row(name) for name in APPEARANCES)
     return (
         f"<style>{_STYLE}{''.join(hidden)}</style>"
         '<form class="specdec-choose tex2jax_ignore mathjax_ignore notranslate">'
@@ -60,7 +61,8 @@ def _row(name: str) -> str:
         f"<dt>{program}</dt><dd>{f'<code>{html.escape(known[program])}</code>' if program in known else 'not available'}</dd>"
         for program in PROGRAMS
     ]
+    page = f"methods/{APPEARANCES[name].page}.html"
     return (
         f'<details class="{method.needs}"><summary><b>{name}</b> {html.escape(method.about)}</summary><dl>'
-        f'{"".join(places)}<dt>this library</dt><dd><a href="methods/{method.page}.html">how to use it</a></dd></dl></details>'
+        f'{"".join(places)}<dt>this library</dt><dd><a href="{page}">how to use it</a></dd></dl></details>'
     )

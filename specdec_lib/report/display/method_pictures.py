@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from specdec_lib import paths
 from specdec_lib.decoding.acceptance import exact_match
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.display.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def verifier() -> Figure:
 
 def drafted(name: str) -> Figure:
     """One pass of a method, on its page."""
-    shown, _ = read(METHODS[name].page)
+    shown, _ = read(APPEARANCES[name].page)
     shown = replace(shown, words=tuple(map(_shown, shown.words)), root=_shown(shown.root), own=_shown(shown.own))
     figure, ax = plots.new()
     rows = _draw_tree(ax, shown, plots.color(name))
@@ -183,5 +183,5 @@ def drafted(name: str) -> Figure:
 
 PICTURES = {VERIFIER: verifier}
 """What draws the picture of each method page, by the page's name."""
-for _method in METHODS.values():
-    PICTURES.setdefault(_method.page, partial(drafted, _method.name))
+for _name, _row in APPEARANCES.items():
+    PICTURES.setdefault(_row.page, partial(drafted, _name))

@@ -17,7 +17,7 @@ from specdec_lib.report.display import tables
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specdec_lib.experiments.evidence import Evidence
+    from specdec_lib.experiments.runs.evidence import Evidence
 
 _INJECTED = "# Parameters"
 
@@ -62,7 +62,7 @@ def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()
 
 def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) -> Evidence:
     """The rows of a chapter for the models of this run, by their part: ``target``, ``draft``."""
-    from specdec_lib.experiments.evidence import Evidence
+    from specdec_lib.experiments.runs.evidence import Evidence
     from specdec_lib.report.display import provenance
 
     return Evidence(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments.pass_costs import units
-from specdec_lib.experiments.published_numbers import published_draft_price
+from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.data.published_numbers import published_draft_price
 from specdec_lib.methods import PLAIN, method_of
 from specdec_lib.report import plots
 

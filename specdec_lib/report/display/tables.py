@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import run_context
 
 if TYPE_CHECKING:

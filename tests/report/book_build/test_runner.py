@@ -140,7 +140,7 @@ if __name__ == "__main__":
 #: A cell whose kernel works on all cores, and says which processes there are.
 POOL = """import os, time
 from pathlib import Path
-from specdec_lib.experiments import all_cores
+from specdec_lib.experiments.runs import all_cores
 all_cores.ALONE_SECONDS = 0.0
 def task():
     Path({folder!r}, str(os.getpid())).write_text(str(os.getppid()))

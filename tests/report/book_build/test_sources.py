@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from specdec_lib.experiments.statistics import Interval, pooled_rate
+from specdec_lib.experiments.statistics.intervals import Interval, pooled_rate
 from specdec_lib.report import numbers
 from specdec_lib.report.build import directives, sources
 from tests.report.book_build.test_opening import build

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from specdec_lib import paths
-from specdec_lib.experiments.published_numbers import (
+from specdec_lib.experiments.data.published_numbers import (
     PAPERS,
     ClaimError,
     published,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from specdec_lib import paths
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import numbers, run_context
 from specdec_lib.report.display import provenance, session
 from specdec_lib.report.display.tables import MISSING, Markup, Table, format_cell

@@ -8,8 +8,8 @@ import pytest
 
 from specdec_lib import load_model
 from specdec_lib.drafters.pass_prices import CURVES
-from specdec_lib.methods import METHODS
 from specdec_lib.report import plots
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.build import directives
 from specdec_lib.report.display import method_pictures
 from tests.report.display.test_stepper_data import output
@@ -52,7 +52,7 @@ def test_a_page_is_kept_and_read_with_its_own_methods_and_plain_decoding(example
     assert shown.root and shown.path and viewer.static in viewer.to_html()
 
 
-@pytest.mark.parametrize("page", ["one-verifier", *(METHODS[name].page for name in ("PLD", "DReSD", "One tree"))])
+@pytest.mark.parametrize("page", ["one-verifier", *(APPEARANCES[name].page for name in ("PLD", "DReSD", "One tree"))])
 def test_no_word_of_a_picture_leaves_it(page):
     figure = method_pictures.PICTURES[page]()
     figure.draw_without_rendering()

@@ -14,9 +14,10 @@ from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
-from specdec_lib.experiments.statistics import Interval
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import METHODS
-from specdec_lib.report import plots
+from specdec_lib.report import appearance, plots
+from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.display import choices, occurrences
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
@@ -27,6 +28,9 @@ GAINS = [Interval(1.25, 1.125, 1.5), Interval(1.5, math.nan, math.nan), Interval
 def test_every_method_has_a_colour_and_a_marker_of_its_own():
     names = [methods.PLAIN, *methods.METHODS]
     assert len({plots.color(name) for name in names}) == len({plots.marker(name) for name in names}) == len(names)
+    assert list(APPEARANCES) == list(methods.METHODS), "in the book's order"
+    assert all(re.fullmatch("#[0-9a-f]{6}", row.color) for row in APPEARANCES.values())
+    assert all(set(row.chapters) <= set(appearance.COMPARISONS) for row in APPEARANCES.values())
     assert plots.color("a method of tomorrow") in plots.PALETTE
     assert len({*plots.shades(["PLD", *"abcdefg"]).values()}) == 8, "others share no colour until the palette ends"
 
@@ -101,7 +105,7 @@ def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_i
         # Any drafter goes through transformers' generate, if transformers has no such method itself.
         known = {"transformers": choices.OURS} | SWITCHED_ON.get(name, {})
         assert told[:-1] == [known.get(program, "not available") for program in PROGRAMS]
-        assert f'href="methods/{METHODS[name].page}.html"' in told[-1]
+        assert f'href="methods/{APPEARANCES[name].page}.html"' in told[-1]
     # Whoever has nothing but the model is shown no other method; whoever has several things, all.
     assert "value=nothing]:checked) details:not(.nothing):not(.nothing){display:none}" in text
     assert "value=several]:checked)" not in text

@@ -1,0 +1,1 @@
+"""Chapter 5: when to stop drafting, in theory and on recorded drafts."""

@@ -1,0 +1,1 @@
+"""Outputs compared with those of plain decoding, and what rounding explains."""

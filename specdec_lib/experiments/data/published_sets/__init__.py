@@ -1,0 +1,1 @@
+"""The real data sets of the papers, read in their published formats; see :mod:`specdec_lib.experiments.data.tasks`."""

@@ -1,0 +1,51 @@
+"""Comparisons on the papers' own prompts, from the committed rows of SmolLM2's answers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs.committed_rows import INPUT_GUIDED, committed
+from specdec_lib.experiments.statistics.intervals import Interval, difference_of_rates
+
+#: The methods without training of PLD+'s tables that have rows, with the names of their rows.
+TUNING_FREE = ("PLD", "PLD, partial drafts, 10", "REST", "SpecDec")
+
+
+def answers(part: str, temperature: float = 0) -> pd.DataFrame:
+    """The rows of a set, such as ``"humaneval"``, of a part of one, ``"spec-bench/mt_bench"``, or of a task of PLD+."""
+    rows = committed("published")[0]
+    rows = rows[rows.temperature == temperature]
+    named = rows["set"].map(INPUT_GUIDED).fillna(rows.task.map(INPUT_GUIDED))
+    # The name of a set can be that of a task in another one: HumanEval is asked in two ways.
+    return next(rows[names == part] for names in (rows["set"], rows.task, named) if (names == part).any())
+
+
+def with_cost(rows: pd.DataFrame, passes: Mapping[int, float], draft_pass: float) -> pd.DataFrame:
+    """Rows with what their passes cost (``price``), and each token of a draft model a pass of its own, ``draft_pass``."""
+    rows = results.priced(rows, passes)
+    drafted_by_model = rows.drafted.where(rows.method.isin(["SpecDec", "SpecDec++"]), 0)
+    return rows.assign(price=rows.price + draft_pass * drafted_by_model)
+
+
+def least_lead(rows: pd.DataFrame, ours: str, rivals: Sequence[str] = TUNING_FREE) -> Interval:
+    """A method's speed over that of the rival that it leads least, each on the outputs that both have."""
+    return min(results.ratio(rows, ours, rival, results.SPEED) for rival in rivals)
+
+
+def speed_difference(rows: pd.DataFrame, ours: str, theirs: str) -> Interval:
+    """The difference of two speed-ups over plain decoding on the outputs that both methods have."""
+    first, second = (rows[rows.method == method] for method in (ours, theirs))
+    both = first.merge(second, on=results.OUTPUT, suffixes=("_ours", "_theirs"), validate="1:1")
+    counts = ([both[f"{column}_{side}"].tolist() for column in results.SPEED] for side in ("ours", "theirs"))
+    return difference_of_rates(*counts, both.prompt.tolist())
+
+
+def greedy_over_sampled(part: str, temperature: float, method: str) -> Interval:
+    """Tokens per pass on greedy outputs over those on sampled ones of the same turns, one bootstrap over prompts."""
+    greedy, sampled = (rows[rows.method == method] for rows in (answers(part), answers(part, temperature)))
+    both = sampled.merge(greedy, on=["task", "prompt", "turn"], suffixes=("_sampled", "_greedy"), validate="m:1")
+    columns = [both[f"{column}_{how}"].tolist() for how in ("greedy", "sampled") for column in results.PER_PASS]
+    return results.interval_of_sums(lambda a, b, c, d: (a / b) / (c / d), columns, both.prompt.tolist())

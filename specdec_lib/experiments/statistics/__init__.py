@@ -1,0 +1,1 @@
+"""Rates and their 95 % intervals: one bootstrap for all chapters."""

@@ -1,0 +1,56 @@
+"""How far predicted probabilities can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from specdec_lib.experiments.statistics.intervals import Interval, drawn_prompts, ends_of
+
+
+def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    predicted, outcome = np.asarray(predicted, float), np.asarray(outcome, float)
+    if predicted.shape != outcome.shape or predicted.ndim != 1 or not len(predicted):
+        raise ValueError(f"shapes are {predicted.shape} and {outcome.shape}; expected one outcome for each prediction")
+    for name, values in (("predicted", predicted), ("outcome", outcome)):
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"{name} holds values outside [0, 1]; expected probabilities")
+    return predicted, outcome
+
+
+def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
+    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half; NaN
+    where all outcomes are alike.
+
+    An outcome that is a probability counts as accepted and refused in these shares.
+    """
+    predicted, outcome = _checked(predicted, outcome)
+    _, place = np.unique(predicted, return_inverse=True)
+    return _area(place, outcome, 1 - outcome)
+
+
+def _area(place: np.ndarray, accepted: np.ndarray, refused: np.ndarray) -> float:
+    """Area under the ROC curve of tokens whose predictions have these ranks."""
+    accepted, refused = np.bincount(place, accepted), np.bincount(place, refused)
+    if not accepted.sum() or not refused.sum():
+        return float("nan")
+    below = np.cumsum(refused) - refused
+    return float((accepted * (below + refused / 2)).sum() / (accepted.sum() * refused.sum()))
+
+
+def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
+    """Difference of the :func:`ranking_accuracy` of two predictions of the same tokens, with its interval over their
+    ``prompts``."""
+    _checked(ours, outcome)
+    _checked(theirs, outcome)
+    number = {name: i for i, name in enumerate(dict.fromkeys(prompts))}
+    own = np.array([number[name] for name in prompts])
+    places = [np.unique(predicted, return_inverse=True)[1] for predicted in (ours, theirs)]
+
+    def lead(weights: np.ndarray) -> float:
+        first, second = (_area(place, outcome * weights, (1 - outcome) * weights) for place in places)
+        return first - second
+
+    drawn = np.array([lead(row[own].astype(float)) for row in drawn_prompts(len(number))])
+    return Interval(lead(np.ones(len(own))), *ends_of(drawn, len(number)), len(number))
