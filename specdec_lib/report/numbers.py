@@ -1,9 +1,10 @@
 """The numbers of a chapter: one CSV file, which pages, claims, README and tests read.
 
-The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, timed={...})``. Keys are written out
-there, so that grep finds where a number is made. In prose ``{num}`04/h10_over_pld10:.2f``` shows it with its interval. Pages show
-the published numbers, which lie in ``data/results/cpu``: a build of the published rows writes its counts there, which changes
-nothing unless rows or code changed; its times stay with the build.
+The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, timed={...})``. Instead of a table that is
+written out there it can have a list of tables, such as what functions of the chapter's module give. In prose
+``{num}`04/h10_over_pld10:.2f``` shows a number with its interval. Pages show the published numbers, which lie in
+``data/results/cpu``: a build of the published rows writes its counts there, which changes nothing unless rows or code changed; its
+times stay with the build.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ COMMITTED = paths.DATA / "results" / "cpu"
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
 _FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
+#: Type of the output in which a cell says the keys of each table that it saved; ``report.build.sources`` reads it.
+KEYS = "application/vnd.specdec.keys+json"
 
 
 class NumberError(ValueError):
@@ -56,25 +59,35 @@ class Number(NamedTuple):
 
 
 def save(
-    chapter: str, counted: Mapping[str, Any], timed: Mapping[str, Any] | None = None, published: bool = False
+    chapter: str,
+    counted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    timed: Mapping[str, Any] | None = None,
+    published: bool = False,
 ) -> Path:
     """Write the numbers of a chapter, ``"04"`` say, and return the file; ``timed`` are those that rest on measured seconds.
 
-    Those that are counted from ``published`` rows are also written to :data:`COMMITTED`, whose times stay as they are.
+    ``counted`` is one table or a list of some. Those that are counted from ``published`` rows are also written to
+    :data:`COMMITTED`, whose times stay as they are.
 
     A value is an :class:`Interval`, a number, a truth value or a text; None, NaN and infinite numbers are written as ``"not
-    available"``. NumberError if a value is something else, or a key is no identifier or stands in both.
+    available"``. NumberError if a value is something else, or a key is no identifier or there twice.
     """
-    timed = timed or {}
-    twice = set(counted) & set(timed)
-    if twice:
-        raise NumberError(f"{min(twice)!r} is counted and timed; expected it in one of the two")
+    tables, timed = [counted] if isinstance(counted, Mapping) else list(counted), timed or {}
+    every: dict[str, Any] = {}
+    for table in (*tables, timed):
+        if twice := every.keys() & table.keys():
+            raise NumberError(f"{min(twice)!r} is counted and timed, or in two tables; expected it once")
+        every |= table
     run = run_context.current()
     path = (run.folder if run else Path()) / f"{chapter}.csv"
-    rows = [_row(key, value, key in timed) for key, value in (*counted.items(), *timed.items())]
+    rows = [_row(key, value, key in timed) for key, value in every.items()]
     _write(path, rows)
     if published and run:
         _renew(COMMITTED / path.name, rows)
+    if run:
+        from IPython.display import display
+
+        display({KEYS: [list(table) for table in (*tables, timed)]}, raw=True)
     return path
 
 

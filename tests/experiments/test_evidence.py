@@ -272,6 +272,39 @@ def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model
         book.rows("greedy", both, PROMPTS, {"text": ("old", ["REST"])})
 
 
+def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_datastore_is_here(made, model):
+    folder, make = made
+    frame, about = evidence.read("01/greedy", folder)
+    both = pd.concat([frame, frame.assign(method="REST")])
+    evidence.write("01/greedy", both, about | {"stores": {"text": "old"}}, folder)
+    asked = []
+
+    def several(prompts, drafters):
+        asked.append(list(drafters))
+        rows = [
+            make(prompts).assign(method=name).assign(accepted=lambda it: it.accepted + more)
+            for name, more in drafters.items()
+        ]
+        return pd.concat(rows)
+
+    def check(seed, digest, **more):
+        book = Evidence("01", {"target": model}, seed=seed, folder=folder)
+        book.rows("greedy", several, PROMPTS[:1], {"text": (digest, ["REST"])}, drafters={"PLD": 0, "REST": 0} | more)
+        return book.outcomes[0]
+
+    for seed in range(8):
+        assert check(seed, "old").made == 1
+    drawn = [one for (one,) in asked]
+    assert set(drawn) == {"PLD", "REST"}, "some of the seeds draw each"
+    with pytest.raises(EvidenceError, match="accepted was"):
+        check(drawn.index("REST"), "old", REST=1)
+    assert check(drawn.index("PLD"), "old", REST=1).made == 1, "another seed draws it"
+    asked.clear()
+    assert {check(seed, "new", REST=1).unchecked for seed in range(4)} == {("REST",)} and asked == [["PLD"]] * 4
+    own = Evidence("01", {"target": model}, own=["target"], folder=folder)
+    assert set(own.rows("greedy", several, PROMPTS, drafters={"PLD": 0, "REST": 0}).method) == {"PLD", "REST"}
+
+
 def test_a_readers_own_run_makes_rows_of_its_first_prompts_and_reads_none(tmp_path, model, tokenizer):
     own = Evidence("01", {"target": model}, own=["target"], own_prompts=2, folder=tmp_path)
     rows = own.rows("greedy", partial(rows_of, model, tokenizer), PROMPTS)

@@ -43,7 +43,7 @@ from specdec_lib.experiments.data.published_sets.replies import (
 )
 from specdec_lib.experiments.data.reply_texts import chat_replies, mixed_texts
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_each
-from specdec_lib.experiments.runs.results import PER_PASS, SPEED, of_rates, priced, table
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, SPEED, of_rates, priced, table
 from specdec_lib.experiments.runs.retrieval import KeepsMatches, Remembered, record_replies, remembered
 from specdec_lib.experiments.statistics.intervals import Counts, Interval, pooled_rate, ratio_of_rates
 
@@ -121,6 +121,11 @@ def by_size(frame: pd.DataFrame) -> dict[int, pd.DataFrame]:
 def largest(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the largest store."""
     return frame[frame.stored == frame.stored.max()]
+
+
+def largest_of_each(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the largest store of each kind of text."""
+    return frame[frame.stored == frame.groupby("store").stored.transform("max")]
 
 
 def steps(frame: pd.DataFrame) -> list[Interval]:
@@ -263,6 +268,29 @@ def alignment_counts(
     return pd.concat(found, ignore_index=True)
 
 
+def cell(
+    design: pd.DataFrame, way: str, method: str, group: str = "code", answers: int = 1, **alignment: bool
+) -> pd.DataFrame:
+    """Rows of the outputs with one of the stores; an axis that is not named is aligned."""
+    rows = design[(design.way == way) & (design.method == method)]
+    rows = rows[(rows.group == group) & (rows.answers == answers)]
+    for axis in AXES:
+        rows = rows[rows[f"{axis}_aligned"] == alignment.get(axis, True)]
+    return rows
+
+
+def aligned(
+    design: pd.DataFrame,
+    way: str,
+    method: str,
+    axis: str,
+    group: str = "code",
+    value: tuple[str, str] = PER_PASS,
+) -> Interval:
+    """A rate with the store that is aligned in every way over that with the one that differs in this axis."""
+    return ratio(cell(design, way, method, group), cell(design, way, method, group, **{axis: False}), value)
+
+
 def alignment_effects(frame: pd.DataFrame) -> dict[str, Interval]:
     """What each alignment multiplies tokens per pass by, of one method and way of decoding with stores of one answer a prompt.
 
@@ -343,6 +371,19 @@ def store_counts(recordings: Sequence[Recording], parts: Sequence[SuffixIndex]) 
 
 
 # What is said of all settings ------------------------------------------------------------------------------------
+
+
+def dresd_over(rows: pd.DataFrame, version: str) -> dict[str, Interval]:
+    """DReSD over a version of REST, the mean over settings: ``rate``, of acceptance, and ``length``, accepted tokens a draft, both
+    over REST's drafts of 6 tokens; ``drafting``, passes with a draft, and ``tpf``, tokens per pass."""
+    deep = settings(rows, "DReSD", f"{version}, 6 deep")
+    whole = settings(rows, "DReSD", version)
+    return {
+        "rate": geometric_mean(deep, ACCEPTANCE),
+        "length": geometric_mean(deep, LENGTH),
+        "drafting": geometric_mean(whole, DRAFTING),
+        "tpf": geometric_mean(whole),
+    }
 
 
 def leads(rows: pd.DataFrame, version: str) -> list[Interval]:

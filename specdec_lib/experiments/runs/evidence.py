@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ PIECE = 8
 #: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
 ROUNDING, DRAWS = 2.0**-22, 3
 
-Make = Callable[[Sequence[Prompt]], pd.DataFrame]
+Make = Callable[..., pd.DataFrame]
 Stores = Mapping[str, tuple[str, Collection[str] | None]]
 
 
@@ -216,23 +217,27 @@ class Evidence:
         stores: Stores | None = None,
         key: Sequence[str] = (),
         models: Collection[str] | None = None,
+        drafters: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
         None for all of them. ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that
-        the rows depend on (all); a reader's own run reads the committed rows where they depend on none.
+        the rows depend on (all); a reader's own run reads the committed rows where they depend on none. ``make`` gets
+        ``drafters``, by the names of methods, too: where real runs take long, a check makes the rows of one method that it draws.
         Raises EvidenceError if a row cannot be made again and rounding does not explain why.
         """
         if models is not None:
             parts = {part: model for part, model in self.models.items() if part in models}
-            return replace(self, models=parts, own=self.own if parts else ()).rows(name, make, prompts, stores, key)
+            mine = replace(self, models=parts, own=self.own if parts else ())
+            return mine.rows(name, make, prompts, stores, key, drafters=drafters)
         full, stores = f"{self.chapter}/{name}", stores or {}
+        make_all = make if drafters is None else partial(make, drafters=drafters)
         if self._makes(name):
-            return self._made(full, make, prompts, stores, key)
+            return self._made(full, make_all, prompts, stores, key)
         if self.own:
-            return make(first_of_each(prompts, self.own_prompts))
+            return make_all(first_of_each(prompts, self.own_prompts))
         frame, about = read(full, self.folder)
         for part, model in self.models.items():
             if about["models"].get(part) != fingerprint(model):
@@ -246,7 +251,11 @@ class Evidence:
             if about["stores"].get(store) != checksum
             for method in (frame.method if own is None else own)
         }
-        self._check(full, frame, about, make, prompts, unchecked)
+        others: set[str] = set()
+        if drafters is not None and (here := sorted(drafters.keys() - unchecked)):
+            one = random.Random(f"{self.seed} {full}").choice(here)
+            make_all, others = partial(make, drafters={one: drafters[one]}), drafters.keys() - {one}
+        self._check(full, frame, about, make_all, prompts, unchecked, others)
         return frame
 
     def _check(
@@ -257,8 +266,10 @@ class Evidence:
         make: Make,
         prompts: Sequence[Prompt],
         unchecked: set[str],
+        others: set[str],
     ) -> None:
-        """Make rows of prompts again that are drawn anew: their outputs are decoded by this run, not taken from an earlier one.
+        """Make rows of prompts again that are drawn anew, but not of the methods ``unchecked`` and ``others``: their outputs are
+        decoded by this run, not taken from an earlier one.
 
         The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once.
         """
@@ -277,7 +288,7 @@ class Evidence:
             with decoded_into(self.decoded.name):
                 made = make([prompt])
             kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
-            kept, made = (rows[~rows.method.isin(unchecked)] for rows in (kept, made))
+            kept, made = (rows[~rows.method.isin(unchecked | others)] for rows in (kept, made))
             outcome.again += 1
             outcome.made += len(made)
             if told := differing(kept, made, **compared):

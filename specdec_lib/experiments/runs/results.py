@@ -140,10 +140,12 @@ def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: 
 
     An output that a frame lacks adds nothing to its sums, so that frames of different prompts can be compared too.
     """
-    sums = [frame.groupby(OUTPUT, sort=False)[list(value)].sum() for frame in frames]
-    outputs = sorted(set().union(*(each.index for each in sums)))
-    columns = [each.reindex(outputs, fill_value=0)[column].to_numpy() for each in sums for column in value]
-    prompts = [(task, prompt) for task, prompt, *_ in outputs]
+    marked = pd.concat([frame[[*OUTPUT, *value]].assign(frame=place) for place, frame in enumerate(frames)])
+    # One table of all frames: pandas groups and aligns it far faster than one frame after the other.
+    sums = marked.groupby([*OUTPUT, "frame"])[list(value)].sum().unstack(fill_value=0)
+    none = np.zeros(len(sums))
+    columns = [sums.get((column, place), none) for place in range(len(frames)) for column in value]
+    prompts = [(task, prompt) for task, prompt, *_ in sums.index]
     found = interval_of_sums(
         lambda *s: wanted(*(a / b for a, b in zip(s[::2], s[1::2], strict=True))), columns, prompts
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import builtins
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-from specdec_lib.report.numbers import Number
+from specdec_lib.report.numbers import KEYS, Number
 
 
 def made_in(notebook: Path) -> dict[str, str]:
@@ -35,22 +37,31 @@ def _made_in(notebook: Path, changed: int) -> tuple[tuple[str, str], ...]:
             continue
         source = "".join(cell["source"])
         tree = ast.parse("\n".join(line for line in source.splitlines() if not line.startswith("%")))
-        for saved in _saved(tree):
-            for key, value in zip(saved.keys, saved.values, strict=True):
-                names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & assigned.keys()
-                if isinstance(key, ast.Constant) and names:
-                    found[key.value] = max(assigned[name] for name in names)[1]
+        for key, value in _saved(tree, cell["outputs"]):
+            names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & assigned.keys()
+            if names:
+                found[key] = max(assigned[name] for name in names)[1]
         if "remove-cell" not in cell["metadata"].get("tags", ()):
             assigned |= dict.fromkeys(_assigned(tree), (place, cell["id"]))
     return tuple(found.items())
 
 
-def _saved(tree: ast.Module) -> Iterator[ast.Dict]:
-    """The tables that a cell gives to ``report.save``."""
+def _saved(tree: ast.Module, outputs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ast.expr]]:
+    """The keys that a cell gives to ``report.save``, each with the expression that makes its number.
+
+    The keys of a table that is not written out are in the output of the executed cell.
+    """
+    ran = next((output["data"][KEYS] for output in outputs if KEYS in output.get("data", {})), [])
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "report.save":
-            given = [*call.args, *(each.value for each in call.keywords)]
-            yield from (table for one in given for table in ast.walk(one) if isinstance(table, ast.Dict))
+            _, counted, *others = (*call.args, *(each.value for each in call.keywords))
+            tables = counted.elts if isinstance(counted, ast.List) else [counted]
+            for table, keys in zip_longest([*tables, *others], ran, fillvalue=()):
+                if isinstance(table, ast.Dict):
+                    written = zip(table.keys, table.values, strict=True)
+                    yield from ((key.value, value) for key, value in written if isinstance(key, ast.Constant))
+                else:
+                    yield from ((key, table) for key in keys)
 
 
 def _assigned(tree: ast.Module) -> set[str]:

@@ -4,7 +4,7 @@ import re
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from specdec_lib.experiments.statistics.intervals import Interval, pooled_rate
 from specdec_lib.report import numbers
@@ -29,6 +29,16 @@ def test_a_number_is_made_by_the_last_cell_that_assigns_what_is_saved(tmp_path):
     path = tmp_path / "09_x.ipynb"
     nbformat.write(new_notebook(cells=CELLS), path)
     assert sources.made_in(path) == {"of_rows": "reads", "both": "rates", "ratio": "ratio", "seconds": "ratio"}
+
+
+def test_a_table_that_a_function_gave_has_its_keys_in_the_output_of_the_cell_that_saved_it(tmp_path):
+    cell = new_code_cell("report.save('09', [of(rows), {'typed': 7, 'ratio': ratio}, of(rates)], timed=spent(ratio))")
+    keys = [["one", "two"], ["typed", "ratio"], ["three"], ["seconds"]]
+    cell.outputs = [new_output("display_data", {numbers.KEYS: keys})]
+    path = tmp_path / "09_x.ipynb"
+    nbformat.write(new_notebook(cells=[*CELLS[:-1], cell]), path)
+    made = {"one": "reads", "two": "reads", "ratio": "ratio", "three": "rates", "seconds": "ratio"}
+    assert sources.made_in(path) == made
 
 
 def test_a_number_shows_its_key_and_prompts_and_leads_to_its_cell_which_is_on_the_page(tmp_path, monkeypatch):

@@ -139,6 +139,12 @@ def test_what_is_saved_is_read_back(run):
     assert numbers.look_up("04/count", {"04": found}).value == 12
 
 
+def test_several_tables_are_saved_in_order_and_the_cell_says_the_keys_of_each(run, capsys):
+    path = numbers.save("04", [{"a": 1, "b": 2}, {"c": 3}], timed={"d": 0.5})
+    assert list(numbers.read(path)) == ["a", "b", "c", "d"]
+    assert str([["a", "b"], ["c"], ["d"]]) in capsys.readouterr().out
+
+
 def test_counts_of_published_rows_go_to_the_published_numbers_and_times_stay(run, tmp_path, monkeypatch):
     monkeypatch.setattr(numbers, "COMMITTED", tmp_path / "published")
     numbers.COMMITTED.mkdir()
@@ -168,6 +174,7 @@ NEAR = {"04": {"h10_over_pld10": Number(1.0)}}
     (lambda: numbers.save("04", {"a b": 1}), NumberError, "'a b' is no key"),
     (lambda: numbers.save("04", {"a": [1]}), NumberError, "'a' is a list"),
     (lambda: numbers.save("04", {"a": 1}, {"a": 2}), NumberError, "counted and timed"),
+    (lambda: numbers.save("04", [{"a": 1}, {"a": 2}]), NumberError, "in two tables"),
     (lambda: numbers.look_up("04/h10_over_pld", NEAR), NumberError, "'04/h10_over_pld'; did you mean h10_over_pld10"),
     (lambda: numbers.look_up("05/x", NEAR), NumberError, "no key of that chapter is near"),
 ])  # fmt: skip

@@ -1,0 +1,270 @@
+"""Chapter 3: the numbers that it saves, one function per experiment; each takes rows and gives its numbers by key.
+
+Rows are those of ``growing_stores``, named by its ``named`` and with the ``group`` of their prompts, ``code`` or ``editing``.
+Intervals are over prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import released_sampling
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import largest, rate, ratio, speed, speed_ratio
+from specdec_lib.experiments.runs import papers_prompts, results
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, SPEED, of_rates
+from specdec_lib.experiments.statistics.intervals import Interval
+
+#: What a number is called where a version of REST is compared.
+NAMES = {"REST": "rest", "REST, n from 1": "rest_from_1", "REST, as DReSD ran it": "as_run"}
+WAYS = ("greedy", "nucleus")
+VALUES = {"rate": ACCEPTANCE, "tpf": PER_PASS}
+#: Gains of an aligned store that pages and claims read: axis, method, value, groups of prompts, ways of decoding.
+GAINS = (
+    ("response", "REST", "tpf", ("code", "editing"), WAYS),
+    ("response", "DReSD", "rate", ("code", "editing"), WAYS),
+    ("response", "DReSD", "tpf", ("code", "editing"), WAYS),
+    ("prompt", "REST", "rate", ("code",), ("nucleus",)),
+    ("prompt", "REST", "tpf", ("code",), WAYS),
+    ("prompt", "DReSD", "rate", ("code",), WAYS),
+    ("prompt", "DReSD", "tpf", ("code",), WAYS),
+    ("sampling", "DReSD", "tpf", ("code",), ("nucleus",)),
+)
+#: Sizes of the datastores that REST reports, in GB: code (table 2), and chat (its released code, and table 4).
+CODE_GB, CHAT_GB = {"09gb": 0.9, "27gb": 27}, {"465mb": 0.465, "12gb": 12}
+#: Stores of as many tokens, by the model that wrote the answers in them.
+OWN_TEXT, GPT4_TEXT = "its own answers, as many tokens", "GPT-4's answers, as many tokens"
+#: Sets of the papers' own prompts, by kind.
+PUBLIC = {"code": "humaneval", "chat": "spec-bench/mt_bench"}
+
+
+def same_stores(compared: pd.DataFrame) -> dict[str, Any]:
+    """Experiment 1: DReSD over the versions of REST, with the largest stores and in every setting."""
+    largest_stores = retrieval.largest_of_each(compared)
+    over = {version: retrieval.dresd_over(largest_stores, version) for version in NAMES}
+    found: dict[str, Any] = {"outputs": len(compared.drop_duplicates([*results.OUTPUT, "way"]))}
+    for prefix, value in {"tpf": "tpf", "equal_rate": "rate", "equal_length": "length"}.items():
+        found |= {f"{prefix}_dresd_over_{name}": over[version][value] for version, name in NAMES.items()}
+    for version in ("REST", "REST, n from 1"):
+        found[f"drafting_dresd_over_{NAMES[version]}"] = over[version]["drafting"]
+    for way in WAYS:
+        decoded = largest_stores[largest_stores.way == way]
+        pairs = retrieval.settings(decoded, "DReSD", "DReSD, no filter")
+        found[f"filter_accuracy_{way}"] = retrieval.geometric_mean(pairs, retrieval.PER_NODE)
+    found["lead_mean_rest"] = retrieval.geometric_mean(retrieval.settings(compared, "DReSD", "REST"))
+    for version, ending in {"REST": "", "REST, n from 1": "_from_1"}.items():
+        each = retrieval.leads(compared, version)
+        if version == "REST":
+            found |= {"lead_least_rest": min(each), "dresd_settings": len(each)}
+        found[f"dresd_leads{ending}"] = sum(lead.low > 1 for lead in each)
+        found[f"dresd_behind{ending}"] = sum(lead.high < 1 for lead in each)
+    return found
+
+
+def growing_stores(compared: pd.DataFrame) -> dict[str, Any]:
+    """Experiment 2: the lead with the smallest and the largest store of other people's code."""
+    return {
+        "growth_first_rest": retrieval.geometric_mean(retrieval.at_end(compared, "REST", "min")),
+        "growth_last_rest": retrieval.geometric_mean(retrieval.at_end(compared, "REST", "max")),
+        "growth_last_from_1": retrieval.geometric_mean(retrieval.at_end(compared, "REST, n from 1", "max")),
+        "growth_change_rest": retrieval.lead_change(compared, "REST"),
+        "growth_last_most": compared[compared.store == "packages"].stored.max(),
+    }
+
+
+def whose_text(design: pd.DataFrame) -> dict[str, Any]:
+    """Experiment 3: what each alignment of the stored text gives."""
+
+    def cell(way: str, method: str = "DReSD", **how: Any) -> pd.DataFrame:
+        return retrieval.cell(design, way, method, **how)
+
+    found: dict[str, Any] = {
+        "answer_tokens": cell("greedy", response=False).stored.max(),
+        "own_tokens": cell("greedy").stored.max(),
+    }
+    for axis, method, value, groups, ways in GAINS:
+        for group in groups:
+            for way in ways:
+                where = "" if group == "code" else f"_{group}"
+                gain = retrieval.aligned(design, way, method, axis, group, VALUES[value])
+                found[f"{axis}_{method.lower()}_{way}{where}_{value}_gain"] = gain
+    # Stores of sampled answers: they are aligned with sampled outputs alone.
+    several, one = (
+        {way: cell(way, answers=answers, sampling=way == "nucleus") for way in WAYS}
+        for answers in (retrieval.SEVERAL, 1)
+    )
+    found["sampling_nucleus_over_greedy_after"] = ratio(several["nucleus"], several["greedy"], ACCEPTANCE)
+    found["sampling_nucleus_gain"] = retrieval.aligned(design, "nucleus", "DReSD", "sampling", value=ACCEPTANCE)
+    for method in ("REST", "DReSD"):
+        found[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = ratio(
+            cell("nucleus", method, sampling=False), cell("greedy", method)
+        )
+    found["coverage_nucleus_over_greedy"] = of_rates(
+        [several["nucleus"], one["nucleus"], several["greedy"], one["greedy"]], lambda a, b, c, d: (a / b) / (c / d)
+    )
+    decoded = design[(design.way == "greedy") & (design.method == "DReSD") & (design.group == "code")]
+    effects = retrieval.alignment_effects(decoded[decoded.answers == 1])
+    kept = ("product", *(f"without_{axis}" for axis in retrieval.AXES))
+    return found | {f"alignment_{name}": effects[name] for name in kept}
+
+
+def draft_shapes(shapes: Mapping[str, Mapping[str, pd.DataFrame]], gpu: Mapping[int, float]) -> dict[str, Any]:
+    """Experiment 4: shapes of DReSD's draft by way of decoding and name (:func:`in_ways`), at a GPU's cost of a pass."""
+    deep, wide = retrieval.DEEP, retrieval.WIDE
+    greedy, nucleus = (shapes[way] for way in WAYS)
+    found: dict[str, Any] = {
+        "shape_deep_over_wide_greedy_gpu": speed_ratio(greedy[deep], greedy[wide], gpu),
+        "shape_wide_over_deep_nucleus_gpu": speed_ratio(nucleus[wide], nucleus[deep], gpu),
+    }
+    rivals = ("REST", "REST, n from 1")
+    for way, best in {"greedy": deep, "nucleus": wide}.items():
+        for rival in rivals:
+            lead = speed_ratio(shapes[way][best], shapes[way][rival], gpu)
+            found[f"best_shape_{way}_over_{NAMES[rival]}_gpu"] = lead
+    found["composed_dresd_own_over_plain_gpu"] = speed(greedy[deep], gpu)
+    found["composed_rest_own_over_plain_gpu"] = speed(greedy["REST"], gpu)
+    for rival, name in zip(rivals, ("rest_own", "rest_own_from_1"), strict=True):
+        found[f"composed_dresd_own_over_{name}_gpu"] = found[f"best_shape_greedy_over_{NAMES[rival]}_gpu"]
+    shortest, longest = (greedy[f"10 x {n}"] for n in (retrieval.LENGTHS[0], retrieval.LENGTHS[-1]))
+    found["length_rate_last_over_first"] = ratio(longest, shortest, ACCEPTANCE)
+    found["length_tpf_last_over_first"] = ratio(longest, shortest)
+    return found
+
+
+def rest_alone(alone: pd.DataFrame) -> dict[str, Any]:
+    """Experiment 5: REST by itself with stores of growing size, and its variants on code with the largest."""
+    code, editing = (alone[alone.group == group] for group in ("code", "editing"))
+    tried = retrieval.in_ways(largest(code))
+    greedy, published = tried["greedy"], retrieval.PUBLISHED
+    sizes = list(retrieval.by_size(code[(code.way == "greedy") & (code.method == published)]).values())
+    edited = largest(editing[(editing.way == "greedy") & (editing.method == published)])
+    found: dict[str, Any] = {
+        "size_first_code_greedy": rate(sizes[0]).value,
+        "size_last_code_greedy": rate(sizes[-1]).value,
+        "rest_code_tpf": rate(sizes[-1]),
+        "rest_editing_tpf": rate(edited),
+    }
+    for way in WAYS:
+        found[f"select_trie_over_random_{way}"] = ratio(tried[way][published], tried[way]["random selection, 8 x 8"])
+    released = greedy["released selection"]
+    found["select_released_over_trie_greedy"] = ratio(released, greedy[published])
+    found["select_released_over_trie_nodes"] = ratio(released, greedy[published], retrieval.NODES)
+    found["tree_nodes_over_rows"] = rate(greedy[published], ("drafted", "row_tokens"))
+    suffixes = {n: greedy[f"suffixes up to {n}, lexicographic"] for n in (2, 4, 6, 16)}
+    for n in (2, 4, 6):
+        found[f"ngram_{n}_over_16_greedy"] = ratio(suffixes[n], suffixes[16])
+    found["nodes_8_over_64_nodes"] = ratio(greedy["8 nodes"], greedy["64 nodes"], retrieval.NODES)
+    return found
+
+
+def recorded_speeds(at_scale: pd.DataFrame, authors: Mapping[str, Interval]) -> dict[str, Any]:
+    """REST's speed on recorded outputs at its own cost of a step: with the largest store here, and on the line to REST's sizes.
+
+    ``authors``: what the result files of REST's authors say (:func:`authors_run`), with which chat is counted in Llama's tokens.
+    """
+    code, sampled, ours = (
+        retrieval.case_rows(at_scale, case) for case in (retrieval.CODE, retrieval.CODE_SAMPLED, retrieval.CHAT)
+    )
+    chat = retrieval.in_their_tokens(ours, authors)
+    step, chat_step = retrieval.own_step_price(), authors["step"].value
+    longer = ours.tokens.sum() / chat.tokens.sum()  # our tokens for one of Llama's
+    code_tokens = {name: retrieval.released_tokens(size) for name, size in CODE_GB.items()}
+    chat_tokens = {name: retrieval.released_tokens(size, longer) for name, size in CHAT_GB.items()}
+
+    def line(rows: pd.DataFrame, tokens: float, cost: float = 1.0) -> Interval:
+        return retrieval.at_size(rows, tokens, then=lambda rate: rate / cost)
+
+    return {
+        "real_authors_speedup": authors["speed_up"],
+        "real_code_speedup_rest": retrieval.at_price(largest(code), step),
+        "real_code_nucleus_speedup_rest": retrieval.at_price(largest(sampled), step),
+        "real_chat_speedup_rest": retrieval.at_price(largest(chat), chat_step),
+        **{f"real_code_line_{name}": line(code, tokens) for name, tokens in code_tokens.items()},
+        "real_code_line_speedup_rest": line(code, code_tokens["27gb"], step),
+        "real_code_nucleus_line_speedup_rest": line(sampled, code_tokens["27gb"], step),
+        "real_chat_line_speedup_rest": line(chat, chat_tokens["12gb"], chat_step),
+        "real_chat_line_465mb_speedup_rest": line(chat, chat_tokens["465mb"], chat_step),
+    }
+
+
+def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[str, Any]:
+    """What larger stores give on recorded outputs, in tokens per pass and, on code, in speed on a GPU and on REST's own card."""
+    kinds = {
+        kind: retrieval.case_rows(at_scale, case)
+        for kind, case in {"code": retrieval.CODE, "chat": retrieval.CHAT}.items()
+    }
+    steps = {kind: retrieval.steps(rows) for kind, rows in kinds.items()}
+    everywhere = [largest(retrieval.case_rows(at_scale, case)) for case in at_scale.task.unique()]
+    found: dict[str, Any] = {}
+    for kind, rows in kinds.items():
+        found[f"real_{kind}_growth"] = ratio(largest(rows), rows[rows.stored == rows.stored.min()])
+    found["real_code_step_least"] = min(steps["code"])
+    found |= {f"real_{kind}_last_step": each[-1] for kind, each in steps.items()}
+    found["real_code_over_chat"] = ratio(*retrieval.equally_large(kinds["code"], kinds["chat"]))
+    found["real_gain_least"] = min(map(rate, everywhere))
+    for card, curve in {"gpu": gpu, "rest": retrieval.own_card()}.items():
+        grown = retrieval.growth_of_speed(kinds["code"], curve)
+        found[f"real_code_growth_speed_{card}"] = grown.speed
+        found[f"real_code_growth_speed_over_tokens_{card}"] = grown.speed_over_tokens
+    return found
+
+
+def recorded_variants(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[str, Any]:
+    """Suffixes, nodes and stored text on recorded outputs, with the largest stores."""
+    code, chat = (largest(retrieval.case_rows(at_scale, case)) for case in (retrieval.CODE, retrieval.CHAT))
+
+    def variant(name: str) -> pd.DataFrame:
+        return retrieval.case_rows(at_scale, retrieval.CODE, variant=name)
+
+    nodes = {count: variant(f"{count} nodes") for count in (8, 48, 192, 256)}
+    found: dict[str, Any] = {
+        "real_code_share_short": rate(code, ("matched_2", "matched")),
+        "real_code_share_matched": rate(code, ("matched", "passes")),
+        "real_code_share_beyond_16": rate(variant("suffixes up to 32"), ("matched_17", "passes")),
+    }
+    for many, few in ((48, 8), (256, 48)):
+        found[f"real_code_nodes_{many}_over_{few}"] = ratio(nodes[many], nodes[few])
+    for many, few in ((48, 8), (192, 48), (256, 192)):
+        found[f"real_code_nodes_{many}_over_{few}_gpu"] = speed_ratio(nodes[many], nodes[few], gpu)
+    for name, case in {"vicuna": retrieval.CHAT, "llama": "Llama-2-7B-chat, AlpacaEval"}.items():
+        stores = (retrieval.case_rows(at_scale, case, store) for store in (OWN_TEXT, GPT4_TEXT))
+        found[f"real_{name}_own_over_gpt4"] = ratio(*stores, retrieval.CHARACTERS)
+    looked_up = pd.concat([code, chat])
+    return found | {"matches_cut": looked_up.cut.sum(), "matches_looked_up": looked_up.passes.sum()}
+
+
+def whose_output(rules: pd.DataFrame, checked: pd.DataFrame) -> dict[str, Any]:
+    """How far the released rules are from the target's distribution, and what real runs and their replays differ in."""
+    found: dict[str, Any] = {
+        f"bias_{rule}_mean": released_sampling.bias(rules[rules.method == rule]).mean.value
+        for rule in released_sampling.RULES
+    }
+    found |= {"lossless_prompts": len(checked), "lossless_unexplained": checked.unexplained.sum()}
+    for method in ("REST", "DReSD"):
+        found[f"{method.lower()}_unexplained"] = checked[checked.method == method].unexplained.sum()
+    replays = checked.other_steps.dropna()
+    return found | {"replay_runs": len(replays), "replay_mismatches": int(replays.sum())}
+
+
+def papers_own_prompts(gpu: Mapping[int, float], draft_pass: float) -> dict[str, Any]:
+    """REST on SmolLM2's answers to its own paper's prompts: greedy over sampled, and over a draft model on a GPU."""
+    found = {
+        f"public_greedy_over_sampled_{kind}": papers_prompts.greedy_over_sampled(part, 0.8, "REST")
+        for kind, part in PUBLIC.items()
+    }
+    for kind, part in PUBLIC.items():
+        rows = papers_prompts.with_cost(papers_prompts.answers(part), gpu, draft_pass)
+        found[f"public_rest_over_specdec_{kind}_gpu"] = results.ratio(rows, "REST", "SpecDec", SPEED)
+    return found
+
+
+def drafting_times(timed: pd.DataFrame) -> dict[str, Interval]:
+    """What drafting takes of REST's time, and milliseconds of it per token."""
+    rest = timed[timed.method == "REST"]
+    return {
+        "rest_draft_time_share": results.rate(rest, ("draft_s", "seconds")),
+        "rest_draft_ms_token": of_rates([rest], lambda seconds: 1e3 * seconds, ("draft_s", "tokens")),
+    }

@@ -1,0 +1,505 @@
+"""The numbers of chapter 3 from made-up rows: each is the ratio of sums that its key says, and a row counts where it belongs."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import numbers
+from specdec_lib.experiments.runs import committed_rows
+from specdec_lib.experiments.statistics.intervals import Interval
+from specdec_lib.report import numbers as tables
+
+COUNTS = (
+    *("tokens", "passes", "drafts", "drafted", "accepted", "depth", "row_tokens", "characters", "cut"),
+    *("matched_2", "matched_10", "matched_17"),
+)
+GROUPS = {"code completion": "code", "long text editing": "editing"}
+PRICES = {1: 1.0, 4: 1.5, 12: 4.0}
+WAYS, PROMPTS = ("greedy", "nucleus"), ("a", "b", "c", "d")
+AUTHORS = {name: Interval(value, value, value) for name, value in
+           {"speed_up": 1.7, "characters_per_token": 4.0, "step": 1.25}.items()}  # fmt: skip
+
+
+def rows(seed, **columns):
+    """A row for every combination of the columns' values, with counts of its own."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(itertools.product(*columns.values(), PROMPTS), columns=[*columns, "prompt"])
+    counts = {name: rng.integers(50, 100, len(frame)) for name in COUNTS}
+    widths = [np.bincount(rng.integers(1, 10, 20)) for _ in frame.index]
+    return frame.assign(turn=0, seed=0, temperature=0.0, widths=widths, **counts)
+
+
+def grouped(frame):
+    return frame.assign(group=frame.task.map(GROUPS))
+
+
+def total(frame, column, **where):
+    """A column's sum over the rows that have some values; ``price`` is what the passes cost."""
+    for name, value in where.items():
+        frame = frame[frame[name] == value]
+    if column == "price":
+        passes = [width for counts in frame.widths for width, count in enumerate(counts) for _ in range(count)]
+        return sum(np.interp(width, list(PRICES), list(PRICES.values())) for width in passes)
+    return sum(frame[column].tolist())
+
+
+def per(frame, above="tokens", below="passes", **where):
+    return total(frame, above, **where) / total(frame, below, **where)
+
+
+def changed(of, frame, column="tokens", **where):
+    """The keys of a function's numbers that change with one row."""
+    other = frame.reset_index(drop=True)
+    place = next(i for i in other.index if all(other.at[i, name] == value for name, value in where.items()))
+    other.loc[place, column] += 17
+    before, after = of(frame), of(other)
+    return {key for key in before if before[key] != after[key]}
+
+
+# The same stores, and growing ones -------------------------------------------------------------------------------
+
+LARGEST = {"packages": 1000, "own": 500}
+
+
+def compared():
+    both = {"task": tuple(GROUPS), "way": WAYS}
+    small = rows(0, store=tuple(LARGEST), stored=(100,), method=retrieval.LEADING, **both)
+    large = [
+        rows(size, store=(store,), stored=(size,), method=tuple(retrieval.METHODS), **both)
+        for store, size in LARGEST.items()
+    ]
+    return grouped(pd.concat([small, *large], ignore_index=True))
+
+
+def mean_over(frame, theirs, above, below, stores=tuple(LARGEST.items()), ways=WAYS):
+    """The geometric mean over settings of DReSD's rate over another's."""
+    logs = []
+    for (store, stored), way, group in itertools.product(stores, ways, GROUPS.values()):
+        here = {"store": store, "stored": stored, "way": way, "group": group}
+        ours, other = (per(frame, above, below, method=method, **here) for method in ("DReSD", theirs))
+        logs.append(math.log(ours / other))
+    return math.exp(sum(logs) / len(logs))
+
+
+def test_dresd_is_compared_with_each_version_of_rest_on_the_largest_store_of_each_text():
+    frame = compared()
+    found = numbers.same_stores(frame)
+    assert found["outputs"] == len(GROUPS) * len(WAYS) * len(PROMPTS)
+    for version, name in numbers.NAMES.items():
+        deep = f"{version}, 6 deep"
+        assert found[f"tpf_dresd_over_{name}"].value == pytest.approx(mean_over(frame, version, "tokens", "passes"))
+        assert found[f"equal_rate_dresd_over_{name}"].value == pytest.approx(
+            mean_over(frame, deep, "accepted", "depth")
+        )
+        length = mean_over(frame, deep, "accepted", "drafts")
+        assert found[f"equal_length_dresd_over_{name}"].value == pytest.approx(length)
+    for version in ("REST", "REST, n from 1"):
+        drafting = mean_over(frame, version, "drafts", "passes")
+        assert found[f"drafting_dresd_over_{numbers.NAMES[version]}"].value == pytest.approx(drafting)
+    for way in WAYS:
+        filtered = mean_over(frame, "DReSD, no filter", "accepted", "drafted", ways=(way,))
+        assert found[f"filter_accuracy_{way}"].value == pytest.approx(filtered)
+    every = [(store, stored) for store, largest in LARGEST.items() for stored in (100, largest)]
+    assert found["lead_mean_rest"].value == pytest.approx(mean_over(frame, "REST", "tokens", "passes", every))
+
+
+def test_a_row_of_a_version_of_rest_changes_what_is_said_of_this_version_alone():
+    frame, of = compared(), numbers.same_stores
+    where = {"way": "greedy", "group": "code", "store": "packages", "stored": 1000}
+    as_run = "REST, as DReSD ran it"
+    assert changed(of, frame, method=as_run, **where) == {"tpf_dresd_over_as_run"}
+    assert changed(of, frame, "accepted", method=f"{as_run}, 6 deep", **where) == {
+        "equal_rate_dresd_over_as_run",
+        "equal_length_dresd_over_as_run",
+    }
+    assert changed(of, frame, "drafted", method="DReSD, no filter", **where) == {"filter_accuracy_greedy"}
+    assert changed(of, frame, method="REST, n from 1", **where | {"stored": 100}) <= {
+        "dresd_leads_from_1",
+        "dresd_behind_from_1",
+    }
+    assert changed(numbers.growing_stores, frame, method="REST", **where) == {"growth_last_rest", "growth_change_rest"}
+    assert changed(numbers.growing_stores, frame, method="REST", **where | {"store": "own", "stored": 500}) == set()
+
+
+def test_settings_are_counted_in_which_the_whole_interval_is_on_one_side():
+    frame = compared()
+    lead = {100: 1.5, 500: 1.0, 1000: 0.9}
+    rates = np.where(frame.method == "DReSD", frame.stored.map(lead), np.where(frame.method == "REST, n from 1", 2, 1))
+    frame["tokens"] = frame.passes * rates
+    found = numbers.same_stores(frame)
+    assert found["dresd_settings"] == 16 and found["lead_least_rest"].value == pytest.approx(0.9)
+    assert (found["dresd_leads"], found["dresd_behind"]) == (8, 4)
+    assert (found["dresd_leads_from_1"], found["dresd_behind_from_1"]) == (0, 16)
+    grown = numbers.growing_stores(frame)
+    values = {key: getattr(number, "value", number) for key, number in grown.items()}
+    assert values == pytest.approx({
+        "growth_first_rest": 1.5, "growth_last_rest": 0.9, "growth_last_from_1": 0.45, "growth_change_rest": 0.6,
+        "growth_last_most": 1000,
+    })  # fmt: skip
+
+
+# Whose text ------------------------------------------------------------------------------------------------------
+
+
+def design():
+    axes = {f"{axis}_aligned": (True, False) for axis in retrieval.AXES}
+    columns = {"task": tuple(GROUPS), "way": WAYS, "method": retrieval.LEADING}
+    one, several = (
+        rows(answers, answers=(answers,), **columns, **axes | {"response_aligned": either})
+        for answers, either in ((1, (True, False)), (retrieval.SEVERAL, (True,)))
+    )
+    frame = grouped(pd.concat([one, several], ignore_index=True))
+    return frame.assign(stored=np.where(frame.response_aligned, 700, 600) + frame.prompt_aligned)
+
+
+def in_store(frame, way, method, group="code", answers=1, above="tokens", below="passes", **alignment):
+    aligned = {f"{axis}_aligned": alignment.get(axis, True) for axis in retrieval.AXES}
+    return per(frame, above, below, way=way, method=method, group=group, answers=answers, **aligned)
+
+
+def test_a_gain_is_the_rate_with_the_aligned_store_over_that_with_one_that_differs_in_one_axis():
+    frame = design()
+    found = numbers.whose_text(frame)
+    assert (found["answer_tokens"], found["own_tokens"]) == (601, 701)
+    columns = {"rate": ("accepted", "depth"), "tpf": ("tokens", "passes")}
+    gains = [key for key in found if key.endswith("_gain") and key != "sampling_nucleus_gain"]
+    assert len(gains) == 20
+    for key in gains:
+        axis, method, way, *group, value, _ = key.split("_")
+        where = {"way": way, "method": {"rest": "REST", "dresd": "DReSD"}[method], "group": (group or ["code"])[0]}
+        above, below = columns[value]
+        good, poor = (
+            in_store(frame, above=above, below=below, **where, **poor) for poor in ({}, {axis: False})
+        )  # fmt: skip
+        assert found[key].value == pytest.approx(good / poor), key
+
+
+def test_sampled_answers_are_aligned_with_sampled_outputs_alone():
+    frame = design()
+    found = numbers.whose_text(frame)
+    rate = {"above": "accepted", "below": "depth"}
+    # The stores of several answers are sampled, so that those of greedy outputs are not aligned.
+    three, one = (
+        {way: in_store(frame, way, "DReSD", answers=count, sampling=way == "nucleus") for way in WAYS}
+        for count in (retrieval.SEVERAL, 1)
+    )
+    accepted = {
+        way: in_store(frame, way, "DReSD", answers=retrieval.SEVERAL, sampling=way == "nucleus", **rate) for way in WAYS
+    }
+    expected = {
+        "sampling_nucleus_over_greedy_after": accepted["nucleus"] / accepted["greedy"],
+        "coverage_nucleus_over_greedy": three["nucleus"] / one["nucleus"] / (three["greedy"] / one["greedy"]),
+        "sampling_nucleus_gain": in_store(frame, "nucleus", "DReSD", **rate)
+        / in_store(frame, "nucleus", "DReSD", sampling=False, **rate),
+    }
+    for method in ("REST", "DReSD"):
+        before = in_store(frame, "nucleus", method, sampling=False) / in_store(frame, "greedy", method)
+        expected[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = before
+    good = in_store(frame, "greedy", "DReSD")
+    for axis in retrieval.AXES:
+        expected[f"alignment_without_{axis}"] = in_store(frame, "greedy", "DReSD", **{axis: False}) / good
+    none = dict.fromkeys(retrieval.AXES, False)
+    alone = [in_store(frame, "greedy", "DReSD", **none | {axis: True}) for axis in retrieval.AXES]
+    expected["alignment_product"] = good * in_store(frame, "greedy", "DReSD", **none) ** 2 / math.prod(alone)
+    assert {key: found[key].value for key in expected} == pytest.approx(expected)
+
+
+def test_a_row_of_a_store_of_answers_changes_the_gains_of_its_group_way_and_method_alone():
+    frame, of = design(), numbers.whose_text
+    good = {f"{axis}_aligned": True for axis in retrieval.AXES} | {"answers": 1}
+    editing = {"way": "nucleus", "method": "REST", "group": "editing"}
+    assert changed(of, frame, **good, **editing) == {"response_rest_nucleus_editing_tpf_gain"}
+    other = good | {"prompt_aligned": False}
+    assert changed(of, frame, way="greedy", method="REST", group="code", **other) == {"prompt_rest_greedy_tpf_gain"}
+    assert changed(of, frame, "depth", way="greedy", method="DReSD", group="code", **other) == {
+        "prompt_dresd_greedy_rate_gain"
+    }
+
+
+# Shapes, and REST by itself --------------------------------------------------------------------------------------
+
+
+def shapes():
+    names = {(10, length) for length in retrieval.LENGTHS} | {(3, 20)}
+    methods = (*(f"{number} x {length}" for number, length in sorted(names)), "REST", "REST, n from 1")
+    return rows(5, task=("code completion",), way=WAYS, method=methods)
+
+
+def of_shapes(frame):
+    return numbers.draft_shapes(retrieval.in_ways(frame), PRICES)
+
+
+def test_shapes_are_compared_by_their_speed_at_the_price_of_their_passes():
+    frame = shapes()
+    found = {key: number.value for key, number in of_shapes(frame).items()}
+
+    def speed(way, method):
+        return per(frame, below="price", way=way, method=method)
+
+    expected = {
+        "shape_deep_over_wide_greedy_gpu": speed("greedy", "3 x 20") / speed("greedy", "10 x 10"),
+        "shape_wide_over_deep_nucleus_gpu": speed("nucleus", "10 x 10") / speed("nucleus", "3 x 20"),
+        "best_shape_greedy_over_rest_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST"),
+        "best_shape_greedy_over_rest_from_1_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST, n from 1"),
+        "best_shape_nucleus_over_rest_gpu": speed("nucleus", "10 x 10") / speed("nucleus", "REST"),
+        "best_shape_nucleus_over_rest_from_1_gpu": speed("nucleus", "10 x 10") / speed("nucleus", "REST, n from 1"),
+        "composed_dresd_own_over_plain_gpu": speed("greedy", "3 x 20"),
+        "composed_rest_own_over_plain_gpu": speed("greedy", "REST"),
+        "composed_dresd_own_over_rest_own_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST"),
+        "composed_dresd_own_over_rest_own_from_1_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST, n from 1"),
+    }
+    for key, above, below in (("rate", "accepted", "depth"), ("tpf", "tokens", "passes")):
+        longest, shortest = (per(frame, above, below, way="greedy", method=f"10 x {n}") for n in (20, 1))
+        expected[f"length_{key}_last_over_first"] = longest / shortest
+    assert found == pytest.approx(expected)
+    assert changed(of_shapes, frame, way="greedy", method="REST") == {
+        "best_shape_greedy_over_rest_gpu",
+        "composed_rest_own_over_plain_gpu",
+        "composed_dresd_own_over_rest_own_gpu",
+    }
+    assert changed(of_shapes, frame, "accepted", way="greedy", method="10 x 20") == {"length_rate_last_over_first"}
+
+
+def alone():
+    both = {"task": tuple(GROUPS), "way": WAYS}
+    small = rows(6, stored=(100,), method=(retrieval.PUBLISHED,), **both)
+    large = rows(7, stored=(1000,), method=(retrieval.PUBLISHED, *retrieval.REST_VARIANTS), **both)
+    return grouped(pd.concat([small, large], ignore_index=True))
+
+
+def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_the_smallest():
+    frame = alone()
+    found = {key: getattr(number, "value", number) for key, number in numbers.rest_alone(frame).items()}
+
+    def tried(method, above="tokens", below="passes", way="greedy", group="code", stored=1000):
+        return per(frame, above, below, method=method, way=way, group=group, stored=stored)
+
+    published, drawn, released = retrieval.PUBLISHED, "random selection, 8 x 8", "released selection"
+    nodes = {"above": "drafted", "below": "drafts"}
+    expected = {
+        "size_first_code_greedy": tried(published, stored=100),
+        "size_last_code_greedy": tried(published),
+        "rest_code_tpf": tried(published),
+        "rest_editing_tpf": tried(published, group="editing"),
+        "select_trie_over_random_greedy": tried(published) / tried(drawn),
+        "select_trie_over_random_nucleus": tried(published, way="nucleus") / tried(drawn, way="nucleus"),
+        "select_released_over_trie_greedy": tried(released) / tried(published),
+        "select_released_over_trie_nodes": tried(released, **nodes) / tried(published, **nodes),
+        "tree_nodes_over_rows": tried(published, "drafted", "row_tokens"),
+        "nodes_8_over_64_nodes": tried("8 nodes", **nodes) / tried("64 nodes", **nodes),
+    }
+    whole = tried("suffixes up to 16, lexicographic")
+    for n in (2, 4, 6):
+        expected[f"ngram_{n}_over_16_greedy"] = tried(f"suffixes up to {n}, lexicographic") / whole
+    assert found == pytest.approx(expected)
+    where = {"way": "greedy", "group": "code", "stored": 1000}
+    four = changed(numbers.rest_alone, frame, method="suffixes up to 4, lexicographic", **where)
+    assert four == {"ngram_4_over_16_greedy"}
+    assert changed(numbers.rest_alone, frame, method="suffixes up to 4, uniform", **where) == set()
+    first = changed(numbers.rest_alone, frame, method=published, **where | {"stored": 100})
+    assert first == {"size_first_code_greedy"}
+
+
+# Recorded outputs of large models --------------------------------------------------------------------------------
+
+LLAMA = "Llama-2-7B-chat, AlpacaEval"
+KINDS = {retrieval.CHAT: "chat", LLAMA: "chat", retrieval.CODE: "code", retrieval.CODE_SAMPLED: "code"}
+SIZES = (10_000, 100_000, 1_000_000)
+
+
+def at_scale():
+    found = []
+    for seed, (task, kind) in enumerate(KINDS.items()):
+        one = {"task": (task,), "kind": (kind,)}
+        found.append(rows(seed, store=(kind,), stored=SIZES, method=(retrieval.PUBLISHED,), **one))
+        if kind == "chat":
+            texts = (f"{kind}, as many tokens", numbers.OWN_TEXT, numbers.GPT4_TEXT)
+            found.append(rows(seed + 10, store=texts, stored=(500_000,), method=(retrieval.PUBLISHED,), **one))
+        if task == retrieval.CODE:
+            found.append(rows(20, store=(kind,), stored=SIZES[-1:], method=tuple(retrieval.VARIANTS), **one))
+    return pd.concat(found, ignore_index=True)
+
+
+def of_case(frame, task, above="tokens", below="passes", stored=SIZES[-1], method=retrieval.PUBLISHED, store=None):
+    return per(frame, above, below, task=task, stored=stored, method=method, store=store or KINDS[task])
+
+
+def on_line(frame, task, tokens, above="tokens"):
+    """The straight line through the rates at three sizes, at another size."""
+    rates = [of_case(frame, task, above, stored=size) for size in SIZES]
+    return np.polyval(np.polyfit(np.log10(SIZES), rates, 1), math.log10(tokens))
+
+
+def test_recorded_outputs_have_a_speed_with_the_largest_store_and_on_the_line_to_rests_own():
+    frame = at_scale()
+    found = {key: number.value for key, number in numbers.recorded_speeds(frame, AUTHORS).items()}
+    step, in_one_token = retrieval.own_step_price(), 4.0  # characters
+    grown = {"task": retrieval.CHAT, "store": "chat", "method": retrieval.PUBLISHED}
+    ours_for_theirs = total(frame, "tokens", **grown) / (total(frame, "characters", **grown) / in_one_token)
+    code_27 = on_line(frame, retrieval.CODE, 27e9 / 6)
+    expected = {
+        "real_authors_speedup": 1.7,
+        "real_code_speedup_rest": of_case(frame, retrieval.CODE) / step,
+        "real_code_nucleus_speedup_rest": of_case(frame, retrieval.CODE_SAMPLED) / step,
+        "real_chat_speedup_rest": of_case(frame, retrieval.CHAT, "characters") / in_one_token / 1.25,
+        "real_code_line_09gb": on_line(frame, retrieval.CODE, 0.9e9 / 6),
+        "real_code_line_27gb": code_27,
+        "real_code_line_speedup_rest": code_27 / step,
+        "real_code_nucleus_line_speedup_rest": on_line(frame, retrieval.CODE_SAMPLED, 27e9 / 6) / step,
+    }
+    for name, size in (("real_chat_line_speedup_rest", 12e9), ("real_chat_line_465mb_speedup_rest", 0.465e9)):
+        characters = on_line(frame, retrieval.CHAT, size / 6 * ours_for_theirs, "characters")
+        expected[name] = characters / in_one_token / 1.25
+    assert found == pytest.approx(expected)
+
+
+def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch):
+    monkeypatch.setattr(retrieval, "own_card", lambda: {width: price**2 for width, price in PRICES.items()})
+    frame = at_scale()
+    found = {key: number.value for key, number in numbers.recorded_growth(frame, PRICES).items()}
+    expected = {}
+    steps = {}
+    for kind, task in (("code", retrieval.CODE), ("chat", retrieval.CHAT)):
+        rates = [of_case(frame, task, stored=size) for size in SIZES]
+        steps[kind] = [rates[1] / rates[0], rates[2] / rates[1]]
+        expected |= {f"real_{kind}_growth": rates[2] / rates[0], f"real_{kind}_last_step": steps[kind][-1]}
+    expected["real_code_step_least"] = min(steps["code"])
+    expected["real_code_over_chat"] = of_case(frame, retrieval.CODE) / of_case(frame, retrieval.CHAT)
+    expected["real_gain_least"] = min(of_case(frame, task) for task in KINDS)
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    speeds, price = (
+        [of_case(frame, retrieval.CODE, above, "price", stored=size) for size in (SIZES[0], SIZES[-1])]
+        for above in ("tokens", "passes")
+    )
+    assert found["real_code_growth_speed_gpu"] == pytest.approx(speeds[1] / speeds[0])
+    assert found["real_code_growth_speed_over_tokens_gpu"] == pytest.approx(price[1] / price[0])
+    assert found["real_code_growth_speed_rest"] == pytest.approx(
+        found["real_code_growth"] * found["real_code_growth_speed_over_tokens_rest"]
+    )
+    assert found["real_code_growth_speed_rest"] != pytest.approx(found["real_code_growth_speed_gpu"])
+    middle = {"task": retrieval.CHAT, "store": "chat", "stored": SIZES[1]}
+    assert changed(lambda rows: numbers.recorded_growth(rows, PRICES), frame, **middle) == {"real_chat_last_step"}
+
+
+def of_variants(frame):
+    return numbers.recorded_variants(frame, PRICES)
+
+
+def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_compared_in_characters():
+    frame = at_scale()
+    found = {key: getattr(number, "value", number) for key, number in of_variants(frame).items()}
+    code, size = retrieval.CODE, {"stored": 500_000}
+    matched = {n: of_case(frame, code, f"matched_{n}") for n in (2, 10, 17)}
+    expected = {
+        "real_code_share_short": matched[2] / sum(matched.values()),
+        "real_code_share_matched": sum(matched.values()),
+        "real_code_share_beyond_16": of_case(frame, code, "matched_17", method="suffixes up to 32"),
+    }
+    for many, few in ((48, 8), (256, 48)):
+        larger, smaller = (of_case(frame, code, method=f"{n} nodes") for n in (many, few))
+        expected[f"real_code_nodes_{many}_over_{few}"] = larger / smaller
+    for many, few in ((48, 8), (192, 48), (256, 192)):
+        larger, smaller = (of_case(frame, code, below="price", method=f"{n} nodes") for n in (many, few))
+        expected[f"real_code_nodes_{many}_over_{few}_gpu"] = larger / smaller
+    for name, task in (("vicuna", retrieval.CHAT), ("llama", LLAMA)):
+        own, gpt4 = (
+            of_case(frame, task, "characters", store=store, **size) for store in (numbers.OWN_TEXT, numbers.GPT4_TEXT)
+        )
+        expected[f"real_{name}_own_over_gpt4"] = own / gpt4
+    for key, column in (("matches_cut", "cut"), ("matches_looked_up", "passes")):
+        where = {"stored": SIZES[-1], "method": retrieval.PUBLISHED}
+        expected[key] = sum(
+            total(frame, column, task=task, store=KINDS[task], **where) for task in (code, retrieval.CHAT)
+        )
+    assert found == pytest.approx(expected)
+    assert changed(of_variants, frame, task=code, method="192 nodes") == {
+        "real_code_nodes_192_over_48_gpu",
+        "real_code_nodes_256_over_192_gpu",
+    }
+    assert changed(of_variants, frame, "characters", task=LLAMA, store=numbers.GPT4_TEXT) == {
+        "real_llama_own_over_gpt4"
+    }
+
+
+# What is decoded for real, the papers' own prompts, and what is saved --------------------------------------------
+
+
+def checked():
+    frame = rows(30, task=tuple(GROUPS), method=("REST", "DReSD"))
+    unexplained = [1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    return frame.assign(unexplained=unexplained, other_steps=[0.0, 2.0, np.nan, np.nan] * 4)
+
+
+def released():
+    frame = rows(31, task=tuple(GROUPS), method=("rest", "dresd"))
+    sums = {"steps": frame.passes, "distance": frame.drafts / 100, "largest": 0.5, "accepted_exactly": frame.depth}
+    return frame.assign(**sums)
+
+
+def test_real_runs_are_counted_by_method_and_the_bias_is_a_mean_over_steps():
+    rules, real = released(), checked()
+    found = numbers.whose_output(rules, real)
+    bias = {f"bias_{rule}_mean": per(rules, "distance", "steps", method=rule) for rule in ("rest", "dresd")}
+    assert found == pytest.approx(bias | {
+        "lossless_prompts": 16, "lossless_unexplained": 4, "rest_unexplained": 1, "dresd_unexplained": 3,
+        "replay_runs": 8, "replay_mismatches": 8,
+    })  # fmt: skip
+
+
+def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
+    found = {key: number.value for key, number in numbers.papers_own_prompts(PRICES, 0.1).items()}
+    published = committed_rows.committed("published")[0]
+    prices = np.array([0.0, *np.interp(range(1, 257), list(PRICES), list(PRICES.values()))])
+    slope = (PRICES[12] - PRICES[4]) / 8
+    prices[12:] = PRICES[12] + slope * np.arange(257 - 12)  # the last line goes on
+    for kind, part in (("code", published["set"] == "humaneval"), ("chat", published.task == "spec-bench/mt_bench")):
+        own = published[part & (published.temperature == 0)]
+        outputs = ["task", "prompt", "turn", "seed"]
+        speeds = {}
+        shared = set.intersection(
+            *(set(map(tuple, own[own.method == name][outputs].to_numpy())) for name in ("REST", "SpecDec"))
+        )
+        for name, cost in (("REST", 0.0), ("SpecDec", 0.1)):
+            runs = [
+                row for row in own[own.method == name].to_dict("records") if tuple(row[c] for c in outputs) in shared
+            ]
+            spent = sum(row["widths"] @ prices + cost * row["drafted"] for row in runs)
+            speeds[name] = sum(row["tokens"] for row in runs) / spent
+        expected = speeds["REST"] / speeds["SpecDec"]
+        assert found[f"public_rest_over_specdec_{kind}_gpu"] == pytest.approx(expected)
+
+
+def timed():
+    frame = rows(32, task=tuple(GROUPS), method=("plain", "REST"))
+    return frame.assign(seconds=frame.drafts / 10, draft_s=frame.drafted / 1e4)
+
+
+def test_what_drafting_takes_is_that_of_rest():
+    frame = timed()
+    found = {key: number.value for key, number in numbers.drafting_times(frame).items()}
+    share, token = (per(frame, "draft_s", below, method="REST") for below in ("seconds", "tokens"))
+    assert found == pytest.approx({"rest_draft_time_share": share, "rest_draft_ms_token": 1e3 * token})
+
+
+def test_the_functions_give_the_numbers_that_the_chapter_publishes():
+    both, recorded = compared(), at_scale()
+    given = [
+        numbers.same_stores(both),
+        numbers.growing_stores(both),
+        numbers.whose_text(design()),
+        of_shapes(shapes()),
+        numbers.rest_alone(alone()),
+        numbers.recorded_speeds(recorded, AUTHORS),
+        numbers.recorded_growth(recorded, PRICES),
+        of_variants(recorded),
+        numbers.whose_output(released(), checked()),
+        numbers.papers_own_prompts(PRICES, 0.1),
+        numbers.drafting_times(timed()),
+    ]
+    keys = [key for table in given for key in table]
+    assert len(keys) == len(set(keys))
+    assert set(keys) | {"alignment_documents", "combined_over_best"} == set(tables.tables()["03"])
