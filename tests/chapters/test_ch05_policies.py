@@ -452,6 +452,18 @@ def test_fits_have_intervals_and_sets_of_one_price_have_no_spread():
     assert chapter.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
 
 
+def test_a_spread_lies_within_its_interval():
+    """Also where noise alone makes the spread of every sample larger than that of the sets."""
+    rng = np.random.default_rng(5)
+    counts = rng.integers(1, 30, (60, 2))
+    alike = [(own, own @ np.array([0.02, 0.1]) * rng.lognormal(0, 0.2, 20)) for own in np.split(counts, 3)]
+    for pair in ([alike[0], alike[1]], [alike[1], alike[2]], [alike[0], alike[0]]):
+        spread = chapter.spread_share(pair)
+        assert 0 == spread.low <= spread.value <= spread.high
+    apart = chapter.spread_share([(counts, counts @ np.array([each, 0.1])) for each in (0.02, 0.04)])
+    assert 0 < apart.low <= apart.value + 1e-9 and apart.value - 1e-9 <= apart.high
+
+
 def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_not(llama):
     drafter, sampling = SpecDecPP(perturbed(llama), head_of(perturbed(llama)), 0.6), Sampling(0.9)
     numbers, cold = [], []

@@ -478,20 +478,26 @@ def fit(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
 
 
 def spread_share(sets: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """Standard deviation between sets of prompts of the fitted time of the draft model's pass, over its mean; each set as
-    :func:`forward_counts` gives it."""
+    """Standard deviation between two sets of prompts of the fitted time of the draft model's pass, over its mean; each set as
+    :func:`forward_counts` gives it.
+
+    The interval is that of the difference with its sign. The spread of a sample is never negative and noise only adds to it, so
+    percentiles of the spread itself may all lie above the value.
+    """
 
     def share(*drawn: np.ndarray) -> float:
         try:
-            times = [
+            ours, theirs = (
                 fit_forward_times(counts[own], seconds[own]).seconds[0]
                 for (counts, seconds), own in zip(sets, drawn, strict=True)
-            ]
+            )
         except ValueError:
             return float("nan")
-        return float(np.std(times, ddof=1) / np.mean(times))
+        return math.sqrt(2) * (ours - theirs) / (ours + theirs)
 
-    return resampled(share, [len(seconds) for _, seconds in sets])
+    apart = resampled(share, [len(seconds) for _, seconds in sets])
+    low, high = sorted((abs(apart.low), abs(apart.high)))
+    return Interval(abs(apart.value), 0.0 if apart.low < 0 < apart.high else low, high)
 
 
 @torch.inference_mode()
