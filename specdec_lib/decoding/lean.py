@@ -21,6 +21,7 @@ from specdec_lib.decoding.tiles import (
     arrive,
     arrived,
     bytes_of_group,
+    float_of,
     give_way,
     half,
     power_of_two,
@@ -147,9 +148,7 @@ def _round(states, whole, scales, sums, group):
     most = np.int32(0)
     for bits in part.view(np.int32):
         most = max(most, bits & np.int32(0x7FFFFFFF))
-    largest = np.float32(0)
-    for value in part:
-        largest = max(largest, abs(value))
+    largest = float_of(most)  # the bits of numbers without a sign are in the numbers' order
     up = np.float32(32767) / largest if largest > 0 else np.float32(0)
     total = np.int32(0)
     for i in range(len(part)):

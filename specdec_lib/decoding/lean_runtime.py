@@ -170,9 +170,9 @@ class Lean:
         #: Multiplications of a row, the embedding's left out.
         self.products = sum(matrix.shape[0] * matrix.shape[1] for matrix in [*matrices[:-2], matrices[-1]])
         first = layers[0].self_attn
-        size, width, rows = first.head_dim, config.hidden_size, len(layers[0].mlp.gate_proj.weight)
+        size, width, inner = first.head_dim, config.hidden_size, matrices[MATRICES.index("gate_proj")].shape[0]
         heads, shared = (matrix.shape[0] // size for matrix in matrices[:2])
-        self.sizes = (len(layers), width, heads, shared, size, rows, matrices[-1].shape[0])
+        self.sizes = (len(layers), width, heads, shared, size, inner, matrices[-1].shape[0])
         self.eps = np.float32(layers[0].input_layernorm.variance_epsilon)
         self.norms = np.ones((len(layers) + 1, 2, width), np.float32)
         for i, layer in enumerate(layers):
@@ -192,22 +192,29 @@ class Lean:
         self._seen = self._stamps()
 
     def _copied(self, parts: list[nn.Module]) -> list[Matrix]:
+        # In 8 bits the inner width of a layer is filled up with zeros, which SiLU keeps, to a number of whole groups.
+        more = -len(parts[MATRICES.index("gate_proj")].weight) % GROUP if self.bits == 8 else 0
+        rooms = {"gate_proj": (more, 0), "up_proj": (more, 0), "down_proj": (0, more)}
+        room = [rooms.get(name, (0, 0)) for name in MATRICES] * (len(parts) // len(MATRICES)) + [(0, 0)] * 2
+        shapes = [
+            (len(part.weight) + rows, part.weight.shape[1] + columns)
+            for part, (rows, columns) in zip(parts, room, strict=True)
+        ]
         kinds = []
-        for part in parts:
-            outputs, inputs = part.weight.shape
+        for part, (outputs, inputs) in zip(parts, shapes, strict=True):
             whole = inputs % GROUP == 0 and (outputs % OUTPUTS == 0 or part is parts[-1])
             kinds.append(EIGHT_BITS if self.bits == 8 and whole else FLOAT32)
         tied = parts[-1].weight.data_ptr() == parts[-2].weight.data_ptr()
         if tied:
             kinds[-2] = kinds[-1]
-        sizes = [size_of(kind, *part.weight.shape) for kind, part in zip(kinds, parts, strict=True)]
+        sizes = [size_of(kind, *shape) for kind, shape in zip(kinds, shapes, strict=True)]
         starts = np.cumsum([0, *sizes[: -1 - tied]]).tolist()
         arena = np.zeros(starts[-1] + sizes[-1], np.uint8)
         starts += [starts[-1]] * tied
         found = []
-        for part, kind, at in zip(parts, kinds, starts, strict=True):
-            found.append(Matrix(arena, at, *part.weight.shape, kind))
-            pack_floats(found[-1].bytes, kind, _floats(part.weight))
+        for part, kind, at, shape, (rows, columns) in zip(parts, kinds, starts, shapes, room, strict=True):
+            found.append(Matrix(arena, at, *shape, kind))
+            pack_floats(found[-1].bytes, kind, np.pad(_floats(part.weight), ((0, rows), (0, columns))))
         return found
 
     def rotary(self, positions: int) -> tuple[np.ndarray, np.ndarray]:

@@ -58,6 +58,12 @@ def _fma(builder, a, b, c):
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{OUTPUTS}f32"), [a, b, c])
 
 
+def _unknown(builder, count):
+    """A number that LLVM does not know: it would write a loop of so few turns out, and then keep its numbers in memory."""
+    kind = ir.FunctionType(_LONG, [_LONG])
+    return builder.call(ir.InlineAsm(kind, "", "=r,0"), [_LONG(count)])
+
+
 def _dot_pairs(builder, a, b):
     """Of 16 whole numbers each, the sums of products of neighbours: one instruction on most processors."""
     products = builder.mul(builder.sext(a, _WIDE), builder.sext(b, _WIDE))
@@ -108,25 +114,30 @@ def tile(bits: int, group: int, minimum: bool, rows: int) -> Callable:
             ]
             scale_of = [_all(builder, _at(builder, builder.add(scales, place), _FLOAT)) for place in behind]
             for part in range(GROUP // group):
-                dots = [ir.Constant(_WORDS, [0] * OUTPUTS)] * rows
-                for pair in range(part * group // 2, (part + 1) * group // 2):
-                    if bits == 4:
-                        if pair % 4 == 0:
-                            packed = _at(builder, here, _PAIRS, 8 * pair)
-                        shift = ir.Constant(_PAIRS, [4 * (pair % 4)] * 2 * OUTPUTS)
-                        several = packed if pair % 4 == 0 else builder.lshr(packed, shift)
-                        mask = ir.Constant(_PAIRS, [15] * 2 * OUTPUTS)
-                        numbers = several if pair % 4 == 3 else builder.and_(several, mask)
-                    else:
-                        numbers = builder.sext(_at(builder, here, ir.VectorType(_BYTE, 16), 16 * pair), _PAIRS)
-                    for row in range(rows):
-                        two = _all(builder, _at(builder, starts[row], _WORD, 4 * pair))
-                        product = _dot_pairs(builder, numbers, builder.bitcast(two, _PAIRS))
-                        dots[row] = builder.add(dots[row], product)
+                dots = [cgutils.alloca_once(builder, _WORDS) for _ in range(rows)]
+                for dot in dots:
+                    builder.store(ir.Constant(_WORDS, [0] * OUTPUTS), dot)
+                with cgutils.for_range(builder, _unknown(builder, group // 8)) as inner:
+                    eight = builder.add(inner.index, _LONG(part * group // 8))  # inputs
+                    own = builder.add(here, builder.mul(eight, _LONG(8 * bits)))
+                    theirs = [builder.add(start, builder.mul(eight, _LONG(16))) for start in starts]
+                    packed = _at(builder, own, _PAIRS) if bits == 4 else None
+                    for pair in range(4):
+                        if bits == 4:
+                            shift = ir.Constant(_PAIRS, [4 * pair] * 2 * OUTPUTS)
+                            several = packed if pair == 0 else builder.lshr(packed, shift)
+                            mask = ir.Constant(_PAIRS, [15] * 2 * OUTPUTS)
+                            numbers = several if pair == 3 else builder.and_(several, mask)
+                        else:
+                            numbers = builder.sext(_at(builder, own, ir.VectorType(_BYTE, 16), 16 * pair), _PAIRS)
+                        for dot, address in zip(dots, theirs, strict=True):
+                            two = _all(builder, _at(builder, address, _WORD, 4 * pair))
+                            product = _dot_pairs(builder, numbers, builder.bitcast(two, _PAIRS))
+                            builder.store(builder.add(builder.load(dot), product), dot)
                 halves = ir.VectorType(ir.HalfType(), OUTPUTS)
                 scale = builder.fpext(_at(builder, here, halves, GROUP * bits + 16 * part), _FLOATS)
                 for row in range(rows):
-                    scaled = builder.fmul(builder.sitofp(dots[row], _FLOATS), scale_of[row])
+                    scaled = builder.fmul(builder.sitofp(builder.load(dots[row]), _FLOATS), scale_of[row])
                     builder.store(_fma(builder, scaled, scale, builder.load(totals[row])), totals[row])
             if minimum:
                 least = builder.fpext(_at(builder, here, halves, size - 16), _FLOATS)
@@ -232,6 +243,16 @@ def power_of_two(typing, exponent):
 
     def emit(context, builder, signature, args):
         return builder.bitcast(builder.shl(builder.add(args[0], _WORD(127)), _WORD(23)), _FLOAT)
+
+    return types.float32(types.int32), emit
+
+
+@intrinsic
+def float_of(typing, bits):
+    """The float32 of these 32 bits."""
+
+    def emit(context, builder, signature, args):
+        return builder.bitcast(args[0], _FLOAT)
 
     return types.float32(types.int32), emit
 

@@ -25,6 +25,7 @@ WAYS = {
 COLUMNS = {
     "Output token throughput (tok/s), plain": "plain_b{}_tokens_per_s",
     "ngram over plain": "ngram_over_plain_b{}",
+    "suffix over plain": "suffix_over_plain_b{}",
     "ours over plain": "ours_over_plain_b{}",
     "ours over ngram": "ours_over_ngram_b{}",
     "TPOT (ms), plain": "plain_b{}_ms_per_token",

@@ -36,11 +36,15 @@ def outputs(length=10):
     return retrieval.outputs(recordings(), {"PLD": PromptLookup(num_tokens=length)})
 
 
+#: What tells outputs apart, beside their prompts.
+OUTPUT = {"task": "code completion", "turn": 0, "seed": 0}
+
+
 def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
     """Counts whose rate is exactly level + slope * log10(size) for every prompt."""
     rows = [(p, size, 100.0 * (p + 1)) for p in range(prompts) for size in sizes]
     frame = pd.DataFrame({"prompt": str(p), "stored": int(size), "passes": passes} for p, size, passes in rows)
-    return frame.assign(tokens=frame.passes * (level + slope * np.log10(frame.stored)))
+    return frame.assign(**OUTPUT, tokens=frame.passes * (level + slope * np.log10(frame.stored)))
 
 
 @pytest.mark.parametrize("price", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])
@@ -50,7 +54,8 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
     by_width = PassPrices(price).curve(max(committed_rows.WIDTHS))
     curve = {width: by_width[width - 1] for width in committed_rows.WIDTHS}
     brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
-    rows = pd.DataFrame({"prompt": ["a"], "tokens": [7], "drafted": [3], "widths": [np.bincount(widths)]})
+    rows = pd.DataFrame({"method": ["PLD"], "prompt": ["a"], "tokens": [7], "drafted": [3]})
+    rows = rows.assign(**OUTPUT, widths=[np.bincount(widths)])
     committed_rows.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
     (back, about) = committed_rows.committed("some", tmp_path)
     assert about["what"] == "a test" and "draft_s" not in back and back.tokens.tolist() == [7]
@@ -105,7 +110,7 @@ def growing(lead):
     for prompt, stored, way, method in itertools.product("abc", (10, 1000), ("greedy", "nucleus"), ("DReSD", "REST")):
         tokens = 100 * (lead(stored) if method == "DReSD" else 1)
         rows.append({"prompt": prompt, "stored": stored, "way": way, "method": method, "tokens": tokens, "passes": 100})
-    return pd.DataFrame(rows).assign(store="packages", group="code")
+    return pd.DataFrame(rows).assign(**OUTPUT, store="packages", group="code")
 
 
 def test_the_lead_in_every_setting_and_its_change_from_the_smallest_store_to_the_largest():
@@ -204,7 +209,7 @@ def design(rate):
     """Counts of eight cells whose tokens per pass are a function of the three alignments."""
     cells = pd.DataFrame(itertools.product((False, True), repeat=3), columns=retrieval.AXES).add_suffix("_aligned")
     counted = cells.assign(passes=100, tokens=[100 * rate(*cell) for cell in cells.values])
-    return pd.concat([counted.assign(prompt=str(p)) for p in range(6)])
+    return pd.concat([counted.assign(**OUTPUT, prompt=str(p)) for p in range(6)])
 
 
 def test_effects_of_alignments_that_multiply_are_their_factors_and_those_that_add_do_not_multiply():

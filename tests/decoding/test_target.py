@@ -1,15 +1,19 @@
 """One pass over a tree against running each of its paths alone; commits against computing anew."""
 
+import inspect
 import random
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_lib import Capture, DraftTree
+from specdec_lib import Capture, DraftTree, generate
+from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.forward import in_window
 from specdec_lib.decoding.target import Target
+from specdec_lib.drafters import PromptLookup
 from tests.chaos import shuffled
 from tests.families import SERVED, VOCABULARY, prompt, uncached
 
@@ -143,3 +147,29 @@ def test_masks_of_chains_begin_at_multiples_of_16_bytes_as_a_kernel_of_cuda_read
     with torch.inference_mode(), Target(llama, 60, capacity=64) as target:
         target.extend(prompt(1, 3))
         assert target._chain_mask(3).data_ptr() % 16 == 0
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_goes_by_the_name_that_the_model_has_for_it(name):
+    """``past_key_values`` up to transformers 5.23, ``cache`` from 5.24 on, whichever is installed here."""
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    plain, seen = LlamaForCausalLM(config).eval(), []
+    own = {"past_key_values", "cache"} & set(inspect.signature(LlamaForCausalLM.forward).parameters)
+
+    class Named(LlamaForCausalLM):
+        def forward(self, input_ids, **rest):
+            cache = rest.pop(name, None)  # the check of a model's own forward gives none
+            seen.extend([] if cache is None else [cache])
+            return super().forward(input_ids=input_ids, **{min(own): cache}, **rest)
+
+    parameters = inspect.signature(LlamaForCausalLM.forward).parameters
+    kept = [parameter for parameter in parameters.values() if parameter.name not in own]
+    added = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+    Named.forward.__signature__ = inspect.Signature([*kept[:-1], added, kept[-1]])
+    other = Named(config).eval()
+    other.load_state_dict(plain.state_dict())
+    expected = generate(plain, [1, 2, 3, 1, 2], PromptLookup(2, 3), max_new_tokens=8, eos_token_id=[]).tokens
+    assert generate(other, [1, 2, 3, 1, 2], PromptLookup(2, 3), max_new_tokens=8, eos_token_id=[]).tokens == expected
+    assert seen and all(isinstance(cache, TreeCache) for cache in seen)
