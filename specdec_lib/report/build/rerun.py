@@ -95,7 +95,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         *rows,
         ":::",
         "",
-        f"Together {minutes(spans):.0f} minutes; notebooks that ran at the same time share them. What can be made again "
+        f"Together {minutes(spans):.0f} minutes. What can be made again "
         f"(datastores, answers, states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache} on that machine.",
         "",
     ]

@@ -29,12 +29,12 @@ from specdec_lib.report.numbers import Number
 HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
-#: What a headline's number was priced by.
+#: The cost of a pass behind a headline's number.
 PRICES = {
     "here": "this machine",
     "gpu": "published GPU cost",
     "rest": "REST's own cost, store of this book",
-    "rest-carried": "REST's own cost, store carried on to the paper's size",
+    "rest-carried": "REST's own cost, extrapolated to the paper's store",
     "specdec-pp": "SpecDec++'s own times",
     "counts": "counts, no cost of a pass",
 }

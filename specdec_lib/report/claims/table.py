@@ -45,17 +45,28 @@ def sizes(claim: Claim, tables: Tables) -> list[str]:
 
 def reason(claim: Claim, verdict: str, tables: Tables) -> str:
     """Why a claim does not wholly hold, why a size is not ours, or why it cannot be tested; empty for what needs none."""
-    compared = [rules.off(rules.number(k, tables), *published_range(e, published_rows())) for k, e in _sized(claim)]
     if verdict == rules.UNTESTABLE:
         found = [rules.number(key, tables) for condition in claim.conditions for key in condition.keys]
         alone = any(one and one.words == NO_INTERVAL for one in found)
         return claim.untestable or (ALONE if alone else "The text or the data that decide are not at hand in this run.")
-    met = verdict in (rules.HOLDS, rules.CONSTRUCTED) and set(compared) <= {1, None}
+    met = verdict in (rules.HOLDS, rules.CONSTRUCTED) and set(_compared(claim, tables)) <= {1}
     return "" if met or verdict == rules.NO_NUMBER else claim.why
 
 
-def _sized(claim: Claim) -> Iterable[tuple[str, str]]:
-    return ((key, expression) for key, expression in claim.published.items() if "/" in key)
+def _compared(claim: Claim, tables: Tables) -> list[float]:
+    """How many times as large as published our numbers are; 1 where the published number lies in our interval."""
+    sized = ((key, expression) for key, expression in claim.published.items() if "/" in key)
+    found = (rules.off(rules.number(key, tables), *published_range(range_, published_rows())) for key, range_ in sized)
+    return sorted(off for off in found if off is not None)
+
+
+def _size(claim: Claim, tables: Tables) -> str:
+    """The size, at the end of a claim's line, whose verdict is about the direction alone."""
+    ends = [f"{off:.2f}" for off in _compared(claim, tables)]
+    if not ends:
+        return ""
+    factor = " to ".join(dict.fromkeys((ends[0], ends[-1])))
+    return f" <i>{'as large as published' if factor == '1.00' else f'ours is {factor} times as large'}</i>"
 
 
 def _shown(key: str, tables: Tables) -> str:
@@ -105,7 +116,7 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         listed = {"Numbers that decide": lines(conditions), "Published": lines(sizes(claim, tables))}
         rows.append(
             f'<details id="claim-{row.id}" data-verdict="{row.verdict}" data-paper="{row.paper}" data-sure="{SURE[sure]}">'
-            f"<summary><b>{row.verdict}</b> <span>{row.paper}: {escape(row.says)}</span></summary>"
+            f"<summary><b>{row.verdict}</b> <span>{row.paper}: {escape(row.says)}</span>{_size(claim, tables)}</summary>"
             f"<p>{escape(row.where)}. <code>{row.id}</code></p>"
             + "".join(f"<p><b>{name}.</b> {escape(text)}</p>" for name, text in said.items() if text)
             + "".join(f"<p><b>{name}.</b></p><ul>{text}</ul>" for name, text in listed.items() if text)

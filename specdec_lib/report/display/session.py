@@ -83,7 +83,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         known = numbers.read(numbers.COMMITTED / f"{evidence.chapter}.csv")
         rows = [{"key": key, "own": format(own[key], ".4g"), "published": format(known[key], ".4g")}
                 for key in own if key in known and not own[key].timed]  # fmt: skip
-        caption = "The numbers of this run compared with the published ones, which the sentences of this page speak of."
+        caption = "The numbers of this run compared with the published ones, which the text quotes."
         columns = {"key": "Number", "own": "Your run", "published": "Published"}
         return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
     if not evidence.outcomes:
@@ -98,15 +98,15 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
     return tables.Table(
         pd.DataFrame(rows),
         f"tab-{evidence.chapter}-rows",
-        f"The rows behind this page, and those that were made again when it was built (sample {evidence.seed}). Prompts whose data "
-        "set is not on this machine cannot be drawn, and methods whose datastore differs here are left out.",
+        f"The recorded counts behind this page, and how many of them the run that made it counted again (sample {evidence.seed}). "
+        "Prompts whose data set is not on this machine cannot be drawn. Methods whose datastore differs here are left out.",
         {
             "name": "File",
             "rows": "Rows",
             "prompts": "Prompts",
             "here": "Prompts on this machine",
             "again": "Drawn",
-            "made": "Rows made again",
+            "made": "Rows counted again",
             "equal": "Equal",
             "rounded": "Differ by rounding",
             "unchecked": "Methods left out",
@@ -136,12 +136,12 @@ def times_table(chapter: str) -> tables.Table | None:
     return tables.Table(
         pd.DataFrame(rows, columns=["key", "known", "here"]),
         f"tab-{chapter}-times",
-        "What rests on measured seconds in this chapter: on the published machine, of which the sentences speak, and on the one "
-        "that built this page.",
+        "The numbers of this chapter that rest on measured seconds. The text quotes the published ones; the last column is of the "
+        "run that made these pages. Times differ from run to run, also on machines of the same type.",
         {
             "key": "Number",
             "known": f"Published: {heading.format(**published)}",
-            "here": f"This build: {heading.format(**provenance.machine())}",
+            "here": f"This run: {heading.format(**provenance.machine())}",
         },
     )
 
