@@ -114,6 +114,51 @@ def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, 
     assert verdict(claim, a=first, b=second) == expected
 
 
+def prompts_needed(text, value, low, high, prompts=10):
+    number = Number(value, low, high, prompts=prompts)
+    return rules.parse_condition(text, "").prompts_to_decide({"03": {"x": number}})
+
+
+@pytest.mark.parametrize("text, value, low, high, needed", [
+    ("03/x > 1", 1.1, 0.9, 1.4, 40),  # half-width 0.2, distance 0.1: four times as many
+    ("03/x > 1", 0.9, 0.8, 1.2, 90),  # the estimate says false, and the upper half is 0.3
+    ("1 < 03/x", 1.1, 0.9, 1.4, 40), ("0 > -1 * 03/x", 0.1, -0.1, 0.4, 40), ("03/x <= 0.7", 0.8, 0.5, 0.9, 90),
+    ("03/x > 1", 1.3, 1.1, 1.4, None),  # decided
+    ("03/x > 1", 1.0, 0.9, 1.1, None),  # the estimate says nothing
+])  # fmt: skip
+def test_an_open_condition_says_how_many_prompts_would_decide_it(text, value, low, high, needed):
+    assert prompts_needed(text, value, low, high) == needed
+    assert prompts_needed(text, value, low, high, prompts=None) is None
+
+
+def test_so_many_prompts_decide_and_one_fewer_does_not():
+    """Oracle: the interval narrowed as the square root of the number of prompts."""
+    drawn = random.Random(0)
+    for _ in range(100):
+        low, value, high = sorted(drawn.uniform(0.9, 1.1) for _ in range(3))
+        needed = prompts_needed("03/x > 1", value, low, high) if low < 1 < high else None
+        for prompts in [needed, needed - 1] if needed else []:
+            by = (10 / prompts) ** 0.5
+            ends = value - (value - low) * by, value + (high - value) * by
+            assert (ends[0] < 1 < ends[1]) == (prompts < needed)
+
+
+@pytest.mark.parametrize("a, b, partly, needed", [
+    ((1.1, 0.9, 1.3, 10), (1.2, 0.8, 1.6, 10), None, 40),  # both have to be decided, and both by forty
+    ((1.1, 0.9, 1.3, 10), (1.1, 0.7, 1.5, 10), None, 160),  # the second takes longer
+    ((0.9, 0.7, 1.1, 10), (1.1, 0.7, 1.5, 10), None, 40),  # a false one is enough
+    ((0.9, 0.7, 1.1, 10), (1.1, 0.7, 1.5, 10), "some", 40),
+    ((1.1, 0.9, 1.3, 10), (1.1, 0.7, 1.5, 10), "some", 40),  # one true one makes it "in part"
+    ((1.1, 0.9, 1.3, None), (1.1, 0.7, 1.5, 10), None, None),
+    ((1.2, 1.1, 1.3, 10), (1.2, 1.1, 1.3, 10), None, None),  # holds
+])  # fmt: skip
+def test_a_claim_that_is_not_resolved_says_how_many_prompts_would_decide_it(tmp_path, a, b, partly, needed):
+    row = ROW | {"exact": "", "holds": ["03/a > 1", "03/b > 1"]}
+    (claim,) = load(tmp_path, row | (PARTS | {"partly": partly} if partly else {}))
+    numbers = {name: Number(*value, prompts=prompts) for name, (*value, prompts) in {"a": a, "b": b}.items()}
+    assert rules.prompts_to_decide(claim, {"03": numbers}) == needed
+
+
 @pytest.mark.parametrize("a, expected", [(YES, rules.CONSTRUCTED), (MAYBE, rules.UNRESOLVED), (NO, rules.FAILS)])
 def test_what_could_not_fail_is_no_evidence_and_is_counted_apart(tmp_path, a, expected):
     (claim,) = load(tmp_path, ROW | {"exact": "", "holds": ["03/a > 1"], "construction": "The trees are nested."})
