@@ -3,7 +3,7 @@
 A row of ``data/claims.yml`` says what a paper claims and which conditions over the chapters' numbers decide. A condition is
 true if the whole interval lies on its side of the threshold, false if the whole interval lies on the other, and open if the
 interval holds the threshold. A claim holds if all conditions of ``holds`` are true; if it could not have failed, which
-``construction`` explains, that is no evidence for the paper and has a verdict of its own. Otherwise it holds in part if the case
+``construction`` explains, that is no evidence for the paper and has a verdict of its own, which needs no condition. Otherwise it holds in part if the case
 ``partly``, a part that the paper could live with, is true. It does not hold here if a condition of ``holds`` is false, and is not
 resolved if what decides is open.
 """
@@ -231,8 +231,11 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
             f"{row}: paper is {texts['paper']!r}; expected {' or '.join(PAPERS)}, then a comma and the place"
         )
     holds = tuple(parse_condition(text, row) for text in raw.get("holds") or ())
-    if bool(holds) == bool(texts.get("untestable")):
-        raise ClaimError(f"{row}: expected either conditions under 'holds' or a reason under 'untestable'")
+    if bool(holds or texts.get("construction")) == bool(texts.get("untestable")):
+        raise ClaimError(
+            f"{row}: expected either conditions under 'holds' or a reason under 'untestable', or, where no number is needed, "
+            "one under 'construction'"
+        )
     if holds and not texts.get("rule"):
         raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
     if ("in part" in texts.get("rule", "")) != ("partly" in raw):
