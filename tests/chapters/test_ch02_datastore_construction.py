@@ -32,6 +32,7 @@ def test_the_power_of_a_power_law_is_found(power):
     found = chapter.power(sizes, [size**power * factor for size in sizes])
     # The same queries at every size: their own times cancel, draw by draw.
     assert found[:3] == pytest.approx((power, power, power))
+    assert found.prompts == 0, "queries are no prompts"
 
 
 def test_comparisons_are_those_that_the_index_counts():

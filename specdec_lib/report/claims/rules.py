@@ -3,9 +3,9 @@
 A row of ``data/claims.yml`` says what a paper claims and which conditions over the chapters' numbers decide. A condition is
 true if the whole interval lies on its side of the threshold, false if the whole interval lies on the other, and open if the
 interval holds the threshold. A claim holds if all conditions of ``holds`` are true; if it could not have failed, which
-``construction`` explains, that is no evidence for the paper and has a verdict of its own, which needs no condition. Otherwise it holds in part if the case
-``partly``, a part that the paper could live with, is true. It does not hold here if a condition of ``holds`` is false, and is not
-resolved if what decides is open.
+``construction`` explains, that is no evidence for the paper and has a verdict of its own, with or without conditions. Otherwise
+it holds in part if the case ``partly``, a part that the paper could live with, is true. It does not hold here if a condition of
+``holds`` is false, and is not resolved if what decides is open: then it says how many prompts would decide.
 """
 
 from __future__ import annotations

@@ -163,6 +163,9 @@ def test_a_claim_that_is_not_resolved_says_how_many_prompts_would_decide_it(tmp_
 def test_what_could_not_fail_is_no_evidence_and_is_counted_apart(tmp_path, a, expected):
     (claim,) = load(tmp_path, ROW | {"exact": "", "holds": ["03/a > 1"], "construction": "The trees are nested."})
     assert verdict(claim, a=a) == expected
+    judged = rules.judge([claim], {"03": {"a": value_of(a)}})
+    assert rules.counts(judged)["true_by_construction"].value == (expected == rules.CONSTRUCTED)
+    assert rules.counts(judged)["holds"].value == 0
 
 
 def test_what_could_not_fail_needs_no_number(tmp_path):
@@ -170,9 +173,6 @@ def test_what_could_not_fail_needs_no_number(tmp_path):
         tmp_path, {name: ROW[name] for name in ("id", "paper", "says")} | {"construction": "It has no model."}
     )
     assert verdict(claim) == rules.CONSTRUCTED
-    judged = rules.judge([claim], {"03": {"a": value_of(a)}})
-    assert rules.counts(judged)["true_by_construction"].value == (expected == rules.CONSTRUCTED)
-    assert rules.counts(judged)["holds"].value == 0
 
 
 def test_a_plain_number_decides_an_order_only_if_it_is_a_count_or_the_row_says_why(tmp_path):
