@@ -68,14 +68,18 @@ def time_growth(sizes: Sequence[float], times: Sequence[Sequence[float]], small:
     """
     fit = np.linalg.pinv(np.column_stack([np.ones(len(sizes)), np.log2(sizes)]))
     above, below = np.array([[1, np.log2(size)] for size in (large, small)]) @ fit
-    return intervals.interval_of_sums(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
+    return _over_queries(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
 
 
 def power(sizes: Sequence[float], values: Sequence[Sequence[float]]) -> Interval:
     """Power of the size with which the mean of a value of each query grows: the slope in both logarithms; the interval is
     over queries. ``values`` has for each size those of the same queries."""
     x = np.log(sizes) - np.log(sizes).mean()
-    return intervals.interval_of_sums(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
+    return _over_queries(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
+
+
+def _over_queries(of_sums: Callable[..., Any], values: Sequence[Sequence[float]]) -> Interval:
+    return intervals.interval_of_sums(of_sums, values)._replace(prompts=0)
 
 
 def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
@@ -83,18 +87,18 @@ def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
 
 
 def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """With how many vectors each query is compared in a search of 8 partitions: the middles of all partitions, and
-    the keys of those that are searched.
+    """With how many vectors each query is compared: the middles of all partitions, and the keys of those that are searched.
 
-    There are four times the square root of the number of keys as partitions, as in the released code of DReSD. ``keys`` are
-    float32 of shape (n, dims), ``queries`` of shape (m, dims); gives shape (m,).
+    There are five times the square root of the number of keys as partitions, and 250 of them are searched, as in the released
+    code of DReSD. ``keys`` are float32 of shape (n, dims), ``queries`` of shape (m, dims); gives shape (m,).
     """
     faiss = load_faiss()
-    partitions = max(4, min(int(4 * len(keys) ** 0.5), len(keys) // 50))
+    partitions = 5 * int(len(keys) ** 0.5)
     index = faiss.index_factory(keys.shape[1], f"IVF{partitions},Flat", faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid = 1  # of so few keys to a partition FAISS would warn
     index.train(np.ascontiguousarray(keys))
     index.add(np.ascontiguousarray(keys))
-    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(8, partitions))
+    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(250, partitions))
     sizes = np.array([index.invlists.list_size(number) for number in range(partitions)])
     return partitions + sizes[searched].sum(axis=1)
 

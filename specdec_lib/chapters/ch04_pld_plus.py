@@ -238,14 +238,6 @@ def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, prices: Mapping[
     return pd.DataFrame(columns)
 
 
-def sampled_over_greedy(sampled: pd.DataFrame, greedy: pd.DataFrame, method: str) -> Interval:
-    """Tokens per pass of a method on sampled outputs over those on greedy outputs to the same prompts."""
-    hot = sampled[sampled.method == method].assign(method="sampled")
-    cold = greedy[greedy.method == method].drop(columns="seed").assign(method="greedy")
-    same = hot[results.OUTPUT].merge(cold, on=["task", "prompt", "turn"])
-    return results.ratio(pd.concat([hot, same]), "sampled", "greedy")
-
-
 def span_gain(runs: pd.DataFrame, longer: str, shorter: str) -> Interval:
     """Rank correlation over outputs with a draft of the mean accepted span and of what longer drafts gain over shorter ones."""
     drafted = runs[(runs.method == longer) & (runs.drafts > 0)].set_index(results.OUTPUT)
@@ -266,13 +258,6 @@ def speed_as_released(known: pd.DataFrame, prices: Mapping[int, float]) -> Inter
     runs = known[known.method == "pld_10"]
     verified = PassPrices(prices).curve(11)[-1] - 1
     return results.rate(runs.assign(price=runs.passes + verified * runs.pld_10_drafts), results.SPEED)
-
-
-def base_over_tuned(known: pd.DataFrame) -> Interval:
-    """Tokens per pass of PLD as released on the answers of a base model over those of a tuned one, to the same problems."""
-    runs = known[(known.method == "pld_10") & known.task.isin([BASE, TUNED])]
-    runs = runs.drop_duplicates(["task", "prompt"], keep="last").sort_values("prompt")
-    return results.ratio(runs.assign(method=runs.task, task="HumanEval", turn=0), BASE, TUNED)
 
 
 def rest_on_mt_bench(prices: Mapping[int, float]) -> Interval:
@@ -362,8 +347,6 @@ def _by_problem(read: Callable[[], list[Reply]]) -> Callable[[], list[Reply]]:
     return lambda: sorted((replace(r, questions=(problem(r),)) for r in read()), key=lambda r: r.questions)
 
 
-#: Sets of a base model and of a tuned one, to the same problems.
-BASE, TUNED = "HumanEval, CodeGen-16B", "HumanEval, WizardCoder-15B"
 #: Whose answers to what, by name.
 SETS: dict[str, Callable[[], list[Reply]]] = {
     "MT-Bench, Vicuna-7B v1.5": mt_bench_replies,
@@ -376,8 +359,8 @@ SETS: dict[str, Callable[[], list[Reply]]] = {
     "EditEval, human": _edits("editeval"),
     "HumanEvalPack Python, human": _edits("humanevalpack/python"),
     "QuixBugs, human": _edits("quixbugs"),
-    BASE: _by_problem(codegen_replies),
-    TUNED: _by_problem(wizardcoder_replies),
+    "HumanEval, CodeGen-16B": _by_problem(codegen_replies),
+    "HumanEval, WizardCoder-15B": _by_problem(wizardcoder_replies),
 }
 
 

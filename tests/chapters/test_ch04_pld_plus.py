@@ -27,7 +27,7 @@ from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_numbers import published_draft_price
 from specdec_lib.experiments.data.published_sets.replies import Reply
 from specdec_lib.experiments.data.tasks import load_task
-from specdec_lib.experiments.runs import results
+from specdec_lib.experiments.runs import papers_prompts, results
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.retrieval import record_replies
@@ -296,7 +296,7 @@ def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_leas
 def test_sampled_outputs_are_compared_with_greedy_ones_of_their_prompts_and_drawn_rivals_count_together():
     greedy = runs("a", [2, 4, 100])
     sampled = pd.concat([runs("a", [4, 5], seed=seed) for seed in (1, 2)])
-    assert plus.sampled_over_greedy(sampled, greedy, "a").value == pytest.approx((40 / 18) / (40 / 12))
+    assert papers_prompts.sampled_over_greedy(sampled, greedy, "a").value == pytest.approx((40 / 18) / (40 / 12))
     rows = pd.concat([runs("ours", [2, 2]), runs("one", [4, 4]), runs("other", [8, 8])])
     assert plus.over_random(rows, "ours", ["one", "other"]).value == pytest.approx((40 / 8) / (40 / 24))
 
@@ -313,14 +313,10 @@ def test_scores_change_by_the_difference_of_their_rates():
     assert plus.change(spans, plus.PRECISION, 5, 2).value == pytest.approx(1 - 0.5)
 
 
-def test_known_answers_are_priced_by_the_passes_that_have_a_draft_and_models_meet_on_the_same_problems():
-    known = pd.concat([
-        runs("pld_10", [4, 8]).assign(pld_10_drafts=2, task=plus.BASE), runs("pld_10", [5, 5, 1]).assign(task=plus.TUNED),
-    ])  # fmt: skip
-    assert plus.base_over_tuned(known).value == pytest.approx(10 / 12)
-    base = known[known.task == plus.BASE]
+def test_known_answers_are_priced_by_the_passes_that_have_a_draft():
+    known = pd.concat([runs("pld_10", [4, 8]).assign(pld_10_drafts=2), runs("best_10", [5, 5])])
     # A pass over eleven tokens costs 2 here.
-    assert plus.speed_as_released(base, {1: 1.0, 11: 2.0}).value == pytest.approx(20 / (4 + 2 + 8 + 2))
+    assert plus.speed_as_released(known, {1: 1.0, 11: 2.0}).value == pytest.approx(20 / (4 + 2 + 8 + 2))
 
 
 def asked(text):

@@ -43,6 +43,16 @@ def speed_difference(rows: pd.DataFrame, ours: str, theirs: str) -> Interval:
     return difference_of_rates(*counts, both.prompt.tolist())
 
 
+def sampled_over_greedy(
+    sampled: pd.DataFrame, greedy: pd.DataFrame, method: str, value: tuple[str, str] = results.PER_PASS
+) -> Interval:
+    """A method's rate on sampled outputs over its rate on greedy outputs to the same prompts."""
+    hot = sampled[sampled.method == method].assign(method="sampled")
+    cold = greedy[greedy.method == method].drop(columns="seed").assign(method="greedy")
+    same = hot[results.OUTPUT].merge(cold, on=["task", "prompt", "turn"])
+    return results.ratio(pd.concat([hot, same]), "sampled", "greedy", value)
+
+
 def greedy_over_sampled(part: str, temperature: float, method: str) -> Interval:
     """Tokens per pass on greedy outputs over those on sampled ones of the same turns, one bootstrap over prompts."""
     greedy, sampled = (rows[rows.method == method] for rows in (answers(part), answers(part, temperature)))

@@ -3,13 +3,14 @@
 A row of ``data/claims.yml`` says what a paper claims and which conditions over the chapters' numbers decide. A condition is
 true if the whole interval lies on its side of the threshold, false if the whole interval lies on the other, and open if the
 interval holds the threshold. A claim holds if all conditions of ``holds`` are true; if it could not have failed, which
-``construction`` explains, that is no evidence for the paper and has a verdict of its own. Otherwise it holds in part if the case
-``partly``, a part that the paper could live with, is true. It does not hold here if a condition of ``holds`` is false, and is not
-resolved if what decides is open.
+``construction`` explains, that is no evidence for the paper and has a verdict of its own, with or without conditions. Otherwise
+it holds in part if the case ``partly``, a part that the paper could live with, is true. It does not hold here if a condition of
+``holds`` is false, and is not resolved if what decides is open: then it says how many prompts would decide.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
@@ -75,8 +76,15 @@ class Side(NamedTuple):
     def ends(self, tables: Tables) -> tuple[Fraction, Fraction] | None:
         """Its bounds."""
         found = bounds(number(self.key, tables)) if self.key else (1.0, 1.0)
+        return found and tuple(self._times(end) for end in found)
+
+    def estimate(self, tables: Tables) -> Fraction:
+        """Its value, of a number that has one."""
+        return self._times(number(self.key, tables).value if self.key else 1.0)
+
+    def _times(self, value: float) -> Fraction:
         # Exact, as 0.07 * 100 in floats is more than 7.
-        return found and tuple(Fraction(str(self.factor)) * Fraction(str(end)) for end in found)
+        return Fraction(str(self.factor)) * Fraction(str(value))
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,29 @@ class Condition:
             return Truth.UNKNOWN
         answers = {_OPERATORS[self.operator](left, right) for left in sides[0] for right in sides[1]}
         return Truth.OPEN if len(answers) == 2 else Truth.TRUE if answers == {True} else Truth.FALSE
+
+    def at_estimate(self, tables: Tables) -> Truth:
+        """Whether it is true of the values themselves, whatever their intervals."""
+        met = _OPERATORS[self.operator](self.left.estimate(tables), self.right.estimate(tables))
+        return Truth.TRUE if met else Truth.FALSE
+
+    def prompts_to_decide(self, tables: Tables) -> int | None:
+        """How many prompts would decide what is open, if the estimate stays.
+
+        An interval narrows as the square root of their number, so it takes n (half-width / distance from the bar)^2 of them; the
+        half-width is that of the side where the bar lies. None where nothing is open or the interval does not come from prompts.
+        """
+        if self.truth(tables) is not Truth.OPEN:
+            return None
+        sides = self.left, self.right
+        interval, bar = sides if len(set(self.left.ends(tables))) == 2 else sides[::-1]
+        value, at = interval.estimate(tables), bar.estimate(tables)
+        prompts = number(interval.key, tables).prompts
+        if not prompts or value == at:
+            return None
+        ends = interval.ends(tables)
+        half = max(ends) - value if value < at else value - min(ends)
+        return math.ceil(prompts * (half / (at - value)) ** 2)
 
 
 def parse_condition(text: Any, row: str) -> Condition:
@@ -200,8 +231,11 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
             f"{row}: paper is {texts['paper']!r}; expected {' or '.join(PAPERS)}, then a comma and the place"
         )
     holds = tuple(parse_condition(text, row) for text in raw.get("holds") or ())
-    if bool(holds) == bool(texts.get("untestable")):
-        raise ClaimError(f"{row}: expected either conditions under 'holds' or a reason under 'untestable'")
+    if bool(holds or texts.get("construction")) == bool(texts.get("untestable")):
+        raise ClaimError(
+            f"{row}: expected either conditions under 'holds' or a reason under 'untestable', or, where no number is needed, "
+            "one under 'construction'"
+        )
     if holds and not texts.get("rule"):
         raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
     if ("in part" in texts.get("rule", "")) != ("partly" in raw):
@@ -283,6 +317,10 @@ def verdict(claim: Claim, tables: Tables) -> str:
     lacking = [condition for condition, truth in truths.items() if truth is Truth.UNKNOWN]
     if any(not any((found := number(key, tables)) and found.words for key in c.keys) for c in lacking):
         return NO_NUMBER
+    return _by_rule(claim, truths)
+
+
+def _by_rule(claim: Claim, truths: Mapping[Condition, Truth]) -> str:
     whole = together([truths[condition] for condition in claim.holds], "all")
     part = together([truths[condition] for condition in claim.partly], claim.partly_how)
     if whole is Truth.TRUE:
@@ -292,6 +330,23 @@ def verdict(claim: Claim, tables: Tables) -> str:
     if Truth.UNKNOWN in (whole, part):
         return UNTESTABLE
     return UNRESOLVED if whole is Truth.OPEN else FAILS
+
+
+def prompts_to_decide(claim: Claim, tables: Tables) -> int | None:
+    """How many prompts would give a claim that is not resolved another verdict, if the estimates stay.
+
+    Its open conditions are decided as their estimates say, the one that needs fewest prompts first. None if that decides nothing,
+    or cannot be said of an interval that does not come from prompts.
+    """
+    if verdict(claim, tables) != UNRESOLVED:
+        return None
+    truths = {condition: condition.truth(tables, bool(claim.exact)) for condition in claim.conditions}
+    needed = {c: prompts for c in claim.conditions if (prompts := c.prompts_to_decide(tables))}
+    for condition in sorted(needed, key=needed.__getitem__):
+        truths[condition] = condition.at_estimate(tables)
+        if _by_rule(claim, truths) != UNRESOLVED:
+            return needed[condition]
+    return None
 
 
 def off(value: Number | None, low: float, high: float) -> float | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from specdec_lib.experiments.data.published_numbers import published_range, published_rows
 from specdec_lib.report.claims import rules
-from specdec_lib.report.claims.rules import Claim, Tables, Truth
+from specdec_lib.report.claims.rules import Claim, Condition, Tables, Truth
 from specdec_lib.report.numbers import NO_INTERVAL
 
 ALONE = "A number that decides rests on one prompt, so it has no interval."
@@ -74,6 +74,12 @@ def _shown(key: str, tables: Tables) -> str:
     return rules.NO_NUMBER if found is None else format(found, ".4g" if isinstance(found.value, float) else "")
 
 
+def _to_decide(condition: Condition, tables: Tables) -> str:
+    needed = condition.prompts_to_decide(tables)
+    now = max((found.prompts or 0 for key in condition.keys if (found := rules.number(key, tables))), default=0)
+    return f"; {needed:,} prompts instead of {now:,} would decide" if needed else ""
+
+
 #: How sure a verdict is, for the filter: what speaks against building on it, the weightiest first.
 SURE = {
     "turned": "another verdict with other prompts",
@@ -107,11 +113,13 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
             "Measured on": claim.measured,
             "Why": reason(claim, row.verdict, tables),
         }
+        needed = rules.prompts_to_decide(claim, tables)
+        said["To decide"] = needed and f"About {needed:,} prompts would decide this claim, if the estimate stays."
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
         said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note, "How sure": SURE[sure]}
         conditions = (
-            f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}"
-            for text, found, truth in decided(claim, tables)
+            f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}{_to_decide(condition, tables)}"
+            for condition, (text, found, truth) in zip(claim.conditions, decided(claim, tables), strict=True)
         )
         listed = {"Numbers that decide": lines(conditions), "Published": lines(sizes(claim, tables))}
         rows.append(

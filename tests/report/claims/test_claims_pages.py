@@ -63,6 +63,8 @@ def judged_with(slow):
 @pytest.mark.parametrize("slow, verdict, said", [
     (Number(1.2, 1.1, 1.3), rules.HOLDS, ["03/slow &gt; 1: 1.2 (1.1"]),
     (Number(1.0, 0.9, 1.1), rules.UNRESOLVED, ["03/slow &gt; 1: 1 (0.9", "; not resolved"]),
+    (Number(1.1, 0.9, 1.4, prompts=10), rules.UNRESOLVED, ["; not resolved; 40 prompts instead of 10 would decide",
+        "<b>To decide.</b> About 40 prompts would decide this claim, if the estimate stays."]),
     (Number(0.8, 0.7, 0.9), rules.FAILS, ["; false"]),
     (Number(None, words="not available"), rules.UNTESTABLE, ["not available; no number", "are not at hand"]),
     (CHAPTER["alone"], rules.UNTESTABLE, ["no number", "rests on one prompt"]),
