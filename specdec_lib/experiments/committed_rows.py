@@ -28,14 +28,16 @@ INPUT_GUIDED = {
     "argrewrite": "long text editing",
     "spec-bench/mt_bench": "conversation",
 }
-#: The same, the other parts of Spec-Bench, and HumanEval.
-TASKS = INPUT_GUIDED | {
-    "spec-bench/rag": "answers from texts",
+#: The parts of Spec-Bench, and all tasks of published prompts that chapters compare methods on.
+SPEC_BENCH = {
+    "spec-bench/mt_bench": "conversation",
     "spec-bench/translation": "translation",
+    "spec-bench/summarization": "summarisation",
     "spec-bench/qa": "question answering",
     "spec-bench/math_reasoning": "mathematics",
-    "humaneval": "code completion",
+    "spec-bench/rag": "answers from texts",
 }
+TASKS = INPUT_GUIDED | SPEC_BENCH | {"humaneval": "code completion"}
 
 
 def _parts(counts: np.ndarray) -> np.ndarray:
