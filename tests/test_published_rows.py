@@ -126,3 +126,11 @@ def test_a_real_set_has_distinct_prompts_and_no_more_than_its_limits(name, token
     for part in parts:
         count = sum(p.task == part.task for p in prompts)
         assert count == part.limit or part.limit is None
+
+
+def test_answers_have_the_names_of_tasks_and_humaneval_asked_as_a_chat_is_left_out():
+    rows = committed_rows.on_published_prompts()
+    assert set(rows.task) == set(committed_rows.TASKS.values())
+    assert "humaneval" in set(rows["set"]) and "humaneval-chat" not in set(rows["set"])
+    editing = rows.task.isin(committed_rows.INPUT_GUIDED.values())
+    assert rows[editing].index.equals(committed_rows.on_pld_plus_prompts().index)

@@ -211,12 +211,6 @@ def credited(rows: pd.DataFrame, model: PreTrainedModel) -> induction.InductionH
     return induction.InductionHeads(peaks, attention, int(sums.copied.iloc[0]), fingerprint(model))
 
 
-def on_common_outputs(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """The rows of some methods on the outputs that all of them have a row of."""
-    own = rows[rows.method.isin(methods)]
-    return own[own.groupby(results.OUTPUT).method.transform("nunique") == len(set(methods))]
-
-
 def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, prices: Mapping[int, float]) -> pd.DataFrame:
     """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
 

@@ -35,6 +35,15 @@ NAMES = {
     "SpecDec, best K": "SpecDec",
     "SpecDec++, best setting": "SpecDec++",
 }
+#: Parts of Spec-Bench by their names on its leaderboard, and the tasks here.
+PARTS = {
+    "multi-turn conversation": "conversation",
+    "translation": "translation",
+    "summarization": "summarisation",
+    "question answering": "question answering",
+    "mathematics": "mathematics",
+    "retrieval-augmented generation": "answers from texts",
+}
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
 

@@ -457,9 +457,9 @@ def measured(
 #: Marks that were set before measuring: lower ends that the intervals of each are to lie above.
 MARKS = {
     "no worse than the best single source": 0.98,
-    "ahead of every single source, all mixed": 1.10,
+    "at least 10 % ahead of every single source, all mixed": 1.10,
     "ahead of the selection rules, all mixed": 1.0,
-    "75 % of the hindsight bound, all mixed": 0.75,
+    "at least 75 % of the hindsight bound, all mixed": 0.75,
 }
 NO_WORSE, AHEAD, RULES, REACHED = MARKS
 

@@ -266,8 +266,8 @@ def runs(method, passes, *, tokens=10, **columns):
 
 def test_methods_are_compared_on_the_outputs_that_all_of_them_have():
     rows = pd.concat([runs("a", [1, 2, 3]), runs("b", [4, 5]), runs("c", [6])])
-    assert plus.on_common_outputs(rows, ["a", "b"]).passes.tolist() == [1, 2, 4, 5]
-    assert plus.on_common_outputs(rows, ["a", "b", "c"]).passes.tolist() == [1, 4, 6]
+    assert results.on_common_outputs(rows, ["a", "b"]).passes.tolist() == [1, 2, 4, 5]
+    assert results.on_common_outputs(rows, ["a", "b", "c"]).passes.tolist() == [1, 4, 6]
 
 
 def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_least():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from specdec_lib import DraftTree
+from specdec_lib import DraftTree, paths
 from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
@@ -11,6 +11,7 @@ from specdec_lib.experiments.costs.pass_costs import units
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import recorded_runs, results
+from specdec_lib.experiments.runs.committed_rows import SPEC_BENCH
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS
@@ -109,3 +110,9 @@ def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_o
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")
     tied = pd.DataFrame({"table": 1, "task": "t", "system": ["b", "a"], "low": 1.0, "high": 2.0})
     assert list(systems.in_order(tied, 1, ["t"]).index) == ["b", "a"]
+
+
+def test_each_part_of_spec_benchs_leaderboard_has_a_task_here():
+    board = pd.read_csv(paths.PUBLISHED / "spec_bench.csv")
+    parts = board[board.quantity == "speed-up"].setting.str.rpartition(", ")[2]
+    assert set(parts) - {"A100-80GB"} == set(systems.PARTS) and set(systems.PARTS.values()) == set(SPEC_BENCH.values())

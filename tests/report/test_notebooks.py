@@ -97,7 +97,7 @@ IDENTITIES: list[list[str]] = [
     ],
     [
         "lossless_mismatches == 0 < lossless_runs",
-        "0 <= looped <= greedy and price_64 > 0",
+        "0 <= looped_share <= 1 and price_64 > 0",
     ],
     [
         "rule_mismatches == 0 < rule_trees",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ INPUT_GUIDED = {
     "argrewrite": "long text editing",
     "spec-bench/mt_bench": "conversation",
 }
+#: The parts of Spec-Bench, and all tasks of published prompts that chapters compare methods on.
+SPEC_BENCH = {
+    "spec-bench/mt_bench": "conversation",
+    "spec-bench/translation": "translation",
+    "spec-bench/summarization": "summarisation",
+    "spec-bench/qa": "question answering",
+    "spec-bench/math_reasoning": "mathematics",
+    "spec-bench/rag": "answers from texts",
+}
+TASKS = INPUT_GUIDED | SPEC_BENCH | {"humaneval": "code completion"}
 
 
 def _parts(counts: np.ndarray) -> np.ndarray:
@@ -81,8 +92,17 @@ def write(name: str, rows: pd.DataFrame, about: dict[str, Any], folder: Path, **
     write_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
 
 
-def on_pld_plus_prompts(temperature: float = 0) -> pd.DataFrame:
-    """The committed rows of answers to the prompts of PLD+'s five tasks, under the book's names of the tasks."""
+def on_published_prompts(temperature: float = 0, tasks: Mapping[str, str] = TASKS) -> pd.DataFrame:
+    """The committed rows of answers to published prompts, under the book's names of their tasks.
+
+    ``tasks`` has these names by set, such as ``"humaneval"``, or by part of one, such as ``"spec-bench/rag"``.
+    """
     rows = committed("published")[0]
-    named = rows["set"].map(INPUT_GUIDED).fillna(rows.task.map(INPUT_GUIDED))
+    parts = rows.task.where(rows.task.str.contains("/"))
+    named = rows["set"].map(tasks).fillna(parts.map(tasks))
     return rows.assign(task=named)[(rows.temperature == temperature) & named.notna()]
+
+
+def on_pld_plus_prompts(temperature: float = 0) -> pd.DataFrame:
+    """:func:`on_published_prompts` of PLD+'s five tasks."""
+    return on_published_prompts(temperature, INPUT_GUIDED)

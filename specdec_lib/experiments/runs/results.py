@@ -135,6 +135,12 @@ def ratio(
     return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
 
 
+def on_common_outputs(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """The rows of some methods on the outputs that all of them have a row of."""
+    own = rows[rows.method.isin(methods)]
+    return own[own.groupby(OUTPUT).method.transform("nunique") == len(set(methods))]
+
+
 def of_rates(frames: Sequence[pd.DataFrame], wanted: Callable[..., Any], value: tuple[str, str] = PER_PASS) -> Interval:
     """A function of a rate of each of several frames, with one bootstrap over the prompts of all of them.
 
