@@ -181,10 +181,11 @@ losslessness: venv  ## compare 1,000 prompts with plain decoding, counts into _b
 check: venv  ## static checks of notebooks, parameters and pages
 	@$(PY) -m specdec_lib check
 
-lint: venv  ## the layout of the code, faults seen without running it, and which package imports which
+lint: venv  ## the layout of the code, faults seen without running it, which package imports which, and what is declared
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(VENV)/bin/lint-imports
+	@$(PY) -m deptry .
 
 clean:  ## remove what was generated, keep the environment
 	rm -rf _build book/notebooks book/pictures book/api/generated .pytest_cache .hypothesis .ruff_cache .import_linter_cache build dist conf.py

