@@ -384,7 +384,7 @@ def sorted_suffixes(text: np.ndarray) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> from specdec_lib.datastores.suffix_array import sorted_suffixes
-    >>> sorted_suffixes(np.frombuffer(b"banana", np.uint8)).tolist()
+    >>> sorted_suffixes(np.frombuffer(bytearray(b"banana"), np.uint8)).tolist()
     [5, 3, 1, 0, 4, 2]
     """
     try:
