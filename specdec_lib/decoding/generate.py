@@ -346,7 +346,7 @@ def record(
     >>> from specdec_lib import record, replay
     >>> from specdec_lib.drafters import PromptLookupHidden
     >>> drafter = PromptLookupHidden(layer=2)
-    >>> trace = record(model, prompt, max_new_tokens=24, capture=drafter.capture)
+    >>> trace = record(model, prompt, max_new_tokens=12, capture=drafter.capture)
     >>> replay(trace, drafter).tokens == trace.tokens
     True
     """

@@ -51,8 +51,8 @@ class Sampling:
     >>> from specdec_lib import Sampling, generate
     >>> from specdec_lib.drafters import PromptLookup
     >>> sampling = Sampling(temperature=0.7, top_p=0.9, seed=1)
-    >>> plain = generate(model, prompt, sampling=sampling, max_new_tokens=24)
-    >>> fast = generate(model, prompt, PromptLookup(), sampling, max_new_tokens=24)
+    >>> plain = generate(model, prompt, sampling=sampling, max_new_tokens=12)
+    >>> fast = generate(model, prompt, PromptLookup(), sampling, max_new_tokens=12)
     >>> fast.tokens == plain.tokens
     True
     """

@@ -82,10 +82,10 @@ class InductionHeads:
     >>> from specdec_lib import generate
     >>> from specdec_lib.drafters import PromptLookupAttention
     >>> from specdec_lib.heads.induction import identify
-    >>> found = identify(model, [prompt], max_new_tokens=24, progress=False)
+    >>> found = identify(model, [prompt], max_new_tokens=12, progress=False)
     >>> drafter = PromptLookupAttention(found.top(2), num_tokens=10)
-    >>> run = generate(model, prompt, drafter, max_new_tokens=24)
-    >>> run.tokens == generate(model, prompt, max_new_tokens=24).tokens
+    >>> run = generate(model, prompt, drafter, max_new_tokens=12)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=12).tokens
     True
     """
 
@@ -178,7 +178,7 @@ def identify(
     Examples
     --------
     >>> from specdec_lib.heads.induction import identify
-    >>> found = identify(model, [prompt], max_new_tokens=24, progress=False)
+    >>> found = identify(model, [prompt], max_new_tokens=12, progress=False)
     >>> found.peaks.shape == (model.config.num_hidden_layers, model.config.num_attention_heads)
     True
     """
