@@ -36,6 +36,8 @@ NAMES_WITHOUT = {
     *("sharded_build.ShardJob", "sharded_build.build_here"),
     *("sharded_build.DenseJob", "sharded_build.embed_shard", "sharded_build.index_shard"),
     "loading.check_threads",
+    *("one_tree.fit", "one_tree.judged_on"),  # the command fit-tree and chapter 8
+    "exact_search.ExactIndex",
 }
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")
 
