@@ -48,7 +48,17 @@ T = TypeVar("T")
 
 
 class StoreError(ValueError):
-    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer."""
+    """A datastore that cannot be used: missing, truncated, altered, of another version or another tokenizer.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import SuffixIndex, build_tokens
+    >>> store = build_tokens(folder / "store", [[5, 6, 7]], vocabulary=10, progress=False)
+    >>> SuffixIndex.open(store)
+    Traceback (most recent call last):
+        ...
+    specdec_lib.files.StoreError: ...store has no suffix array: build one with 'python -m specdec_lib datastore build', or ...
+    """
 
 
 class StoreBusy(StoreError):

@@ -25,7 +25,23 @@ def npy_header(file: BinaryIO, dtype: np.dtype, length: int, width: int | None =
 
 
 def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
-    """Write an array of one dimension as ``dtype``, whole or not at all."""
+    """Write an array, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    array : array of shape (n,)
+    dtype : numpy.dtype
+        As which it is written.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.arrays import open_array, write_array
+    >>> write_array(folder / "array.npy", np.arange(3), np.dtype(np.int32))
+    >>> open_array(folder / "array.npy", np.dtype(np.int32), 3).tolist()
+    [0, 1, 2]
+    """
     with files.replacing(path) as aside, aside.open("wb") as file:
         npy_header(file, dtype, len(array))
         for begin in range(0, len(array), _WRITE_ENTRIES):
@@ -33,7 +49,34 @@ def write_array(path: Path, array: np.ndarray, dtype: np.dtype) -> None:
 
 
 def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
-    """Map an array into memory, read-only; StoreError if the file holds anything else."""
+    """Map an array into memory, read-only.
+
+    Parameters
+    ----------
+    path : Path
+    dtype : numpy.dtype
+    *shape : int
+        Those that the file must have.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    StoreError
+        If the file holds anything else.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.arrays import open_array
+    >>> np.save(folder / "array.npy", np.arange(3))
+    >>> open_array(folder / "array.npy", np.dtype(np.int64), 4)
+    Traceback (most recent call last):
+        ...
+    specdec_lib.files.StoreError: ...array.npy holds int64 of shape (3,), not int64 of (4,): build it again
+    """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # NumPy reads a header as Python code: a damaged one fails in that parser's ways too
@@ -47,7 +90,30 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
 
 
 def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
-    """Refuse numbers outside ``least`` to ``most``: compiled loops use them as indices, unchecked."""
+    """Refuse numbers outside a range: compiled loops use them as indices, unchecked.
+
+    Parameters
+    ----------
+    path : Path
+        What the error names.
+    array : int array
+    least, most : int
+    what : str
+        What the error calls a number.
+
+    Raises
+    ------
+    StoreError
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.arrays import check_range
+    >>> check_range(folder / "tokens.npy", np.array([3, 12]), 0, 10, "token")
+    Traceback (most recent call last):
+        ...
+    specdec_lib.files.StoreError: ...tokens.npy holds the token 12; expected 0 to 10: build it again
+    """
     for value in (array.min(), array.max()) if array.size else ():
         if not least <= int(value) <= most:
             raise StoreError(f"{path} holds the {what} {int(value)}; expected {least} to {most}: build it again")

@@ -59,15 +59,45 @@ def build_tokens(
 
     Parameters
     ----------
+    path : path
+        Folder of the store.
     documents : iterable of sequences of int, or of str
-        Token ids of each document, or texts with ``encode``, which turns a list of texts into lists of ids; read once. Those of
-        fewer than two tokens, none of which has a continuation, are left out and counted.
-    vocabulary, fingerprint : int, str
-        Number of token ids, and :func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint`, of the tokenizer.
+        Token ids of each document, or texts with ``encode``; read once. Those of fewer than two tokens, none of which has a
+        continuation, are left out and counted.
+    vocabulary : int
+        Number of token ids of the tokenizer.
+    encode : callable, optional
+        Turns a list of texts into lists of ids (:func:`encoder`).
+    fingerprint : str, optional
+        Of the tokenizer (:func:`~specdec_lib.datastores.tokens.tokenizer_fingerprint`).
+    sources : sequence of dict
+        What the manifest is to say of where the documents come from, JSON.
     max_tokens : int, optional
         Take whole documents from the first on while they have no more tokens than this together.
+    progress : bool
+        Show a bar.
     finish : callable, optional
         Called with the folder of the finished store before it takes its place; adds an index to it.
+
+    Returns
+    -------
+    TokenStore
+
+    Raises
+    ------
+    StoreBusy
+        If another process builds the store.
+    StoreError
+        If the store at ``path`` has a dense index.
+    ValueError
+        If no document has two tokens, or one has an id outside the vocabulary.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_tokens
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 8], [9]], vocabulary=10, progress=False)
+    >>> len(store), store.manifest["skipped_documents"]
+    (2, 1)
     """
     path = files.located(path)
     token_dtype(vocabulary)
@@ -101,10 +131,37 @@ def build_from_texts(
     progress: bool = True,
     **options: Any,
 ) -> TokenStore:
-    """Tokenize texts, one document each, into a store with its suffix array, unless ``suffix_array`` is False.
+    r"""Tokenize texts into a store with its suffix array.
 
-    Special tokens are not added: a text's tokens are what a model would emit inside it. The rest is as for
-    :func:`build_tokens`.
+    Special tokens are not added: a text's tokens are what a model would emit inside it.
+
+    Parameters
+    ----------
+    path : path
+        Folder of the store.
+    texts : iterable of str
+        Each is a document; read once.
+    tokenizer : PreTrainedTokenizerBase
+    suffix_array : bool
+        Whether to build one.
+    progress : bool
+        Show bars.
+    **options
+        ``sources`` and ``max_tokens`` of :func:`build_tokens`.
+
+    Returns
+    -------
+    TokenStore
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import SuffixIndex, build_from_texts
+    >>> texts = ["def add(x, y):\n    return x + y\n", "def double(x):\n    return 2 * x\n"]
+    >>> store = build_from_texts(folder / "store", texts, tokenizer, progress=False)
+    >>> tokenizer.decode(store.document(1)) == texts[1]
+    True
+    >>> SuffixIndex.open(store).longest(tokenizer("(x):\n    return")["input_ids"]).length
+    5
     """
     return build_tokens(
         path,
@@ -119,7 +176,24 @@ def build_from_texts(
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase) -> Encode:
-    """Return a function from texts to token ids: no special tokens, and a ValueError for half of a surrogate pair."""
+    """A function from texts to token ids, without special tokens.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+
+    Returns
+    -------
+    callable
+        From a list of str to a list of lists of int; a ValueError for a text with half of a surrogate pair.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import encoder
+    >>> encode = encoder(tokenizer)
+    >>> [tokenizer.decode(ids) for ids in encode(["x = 1", "y = 2"])]
+    ['x = 1', 'y = 2']
+    """
 
     def encode(batch: list[str]) -> list[list[int]]:
         for text in batch:
@@ -156,8 +230,25 @@ def _encoded(documents: Iterable[Document], encode: Encode | None, vocabulary: i
 
 
 def taken(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[np.ndarray]:
-    """The documents up to the first that would exceed ``max_tokens``; those of fewer than two tokens, which no store keeps,
-    do not count."""
+    """The documents up to the first that would exceed a number of tokens.
+
+    Parameters
+    ----------
+    documents : iterator of int arrays
+    max_tokens : int or None
+        None takes all. Documents of fewer than two tokens, which no store keeps, do not count.
+
+    Yields
+    ------
+    int array
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.build import taken
+    >>> [len(ids) for ids in taken(map(np.arange, (3, 1, 2, 4)), max_tokens=6)]
+    [3, 1, 2]
+    """
     tokens = 0
     for ids in documents:
         if max_tokens is not None and tokens + len(ids) > max_tokens:
@@ -167,7 +258,27 @@ def taken(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[n
 
 
 def holds(store: TokenStore, texts: Iterable[str], encode: Encode, max_tokens: int | None) -> bool:
-    """Whether a store is what :func:`build_tokens` would make of texts."""
+    r"""Whether a store is what :func:`build_tokens` would make of texts.
+
+    Parameters
+    ----------
+    store : TokenStore
+    texts : iterable of str
+    encode : callable
+    max_tokens : int or None
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_from_texts, encoder
+    >>> from specdec_lib.datastores.build import holds
+    >>> store = build_from_texts(folder / "store", ["x = 1\n"], tokenizer, progress=False)
+    >>> [holds(store, [text], encoder(tokenizer), None) for text in ("x = 1\n", "x = 2\n")]
+    [True, False]
+    """
     kept = (ids for ids in taken(_encoded(texts, encode, store.vocabulary), max_tokens) if len(ids) > 1)
     pairs = itertools.zip_longest(kept, map(store.document, range(len(store))))
     return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)

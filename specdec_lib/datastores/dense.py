@@ -63,7 +63,26 @@ def _sampled(source: ArrayStates, sample: int) -> Iterator[np.ndarray]:
 
 
 def sample_moments(source: ArrayStates, sample: int) -> Moments:
-    """Mean and covariance of ``sample`` states spread evenly over the source."""
+    """Mean and covariance of states spread evenly over a source.
+
+    Parameters
+    ----------
+    source : ArrayStates
+    sample : int
+        Most states read.
+
+    Returns
+    -------
+    Moments
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import ArrayStates
+    >>> from specdec_lib.datastores.dense import sample_moments
+    >>> sample_moments(ArrayStates(np.arange(100), np.ones((100, 4))), sample=10).count
+    10
+    """
     moments = Moments()
     for states in _sampled(source, sample):
         moments.add(states)
@@ -85,22 +104,54 @@ def build_dense_index(
     reduction: Reduction | None = None,
     progress: bool = True,
 ) -> DenseIndex:
-    """Reduce hidden states and index them.
+    r"""Reduce hidden states and index them (DReSD, section 3).
 
     An index that is already at ``path`` stays until the new one is whole. The source is read twice, three times where the index is
     trained; memory holds the index, and ``sample`` reduced states while it is trained.
 
     Parameters
     ----------
+    path : path
+        Folder of the index, usually ``dense`` within that of its store.
+    source : ArrayStates
+        :class:`States` too.
     store : TokenStore or path, optional
         What the positions are of; by default the store in whose folder the index lies.
     dims, zscore, normalise
-        As for :func:`~specdec_lib.datastores.reduction.fit`, or in ``reduction``, which shards that are searched together share.
-    factory, nprobe, ef_search
-        FAISS's factory string, and how much of the index is searched (:func:`~specdec_lib.datastores.faiss_index.set_effort`).
+        As for :func:`~specdec_lib.datastores.reduction.fit`.
+    factory : str
+        FAISS's factory string.
     sample : int
         States that mean, deviation, components and lists are estimated from, spread evenly over the source (the paper: about a
         million drawn at random; its code: the first million).
+    nprobe, ef_search : int, optional
+        How much of the index is searched (:func:`~specdec_lib.datastores.faiss_index.set_effort`).
+    reduction : Reduction, optional
+        Instead of one that is fitted; shards that are searched together share one.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    DenseIndex
+
+    Raises
+    ------
+    ImportError
+        Without FAISS, which the extra ``cpu`` installs.
+    ValueError
+        If FAISS does not know ``factory``, or there are too few states to train it.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_dense_index, build_from_texts
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> text = "def add(x, y):\n    return x + y\n\ndef subtract(x, y):\n    return x - y\n"
+    >>> store = build_from_texts(folder / "store", [text], tokenizer, progress=False)
+    >>> states = embed_store(model, store, folder / "states", progress=False)
+    >>> index = build_dense_index(folder / "store/dense", states, dims=16, progress=False)
+    >>> index
+    DenseIndex('...dense': ... states of width 320 in 16 dimensions, Flat)
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(_named(path).parent if store is None else store)
@@ -188,11 +239,28 @@ def _train(inner: faiss.Index, source: ArrayStates, reduction: Reduction, sample
 
 @dataclass(frozen=True, eq=False)
 class DenseIndex:
-    """Keys of hidden states, each with the position of its continuation in a token store.
+    r"""Keys of hidden states, each with the position of its continuation in a token store; :meth:`open` reads one.
 
     ``index``, a faiss.IndexPreTransform, takes hidden states and gives rows; ``positions``, int64 (rows,), read-only, say where
     each row's continuation starts in ``store.tokens``; ``explained_variance``, float64 (width,), is the share of the variance of
     each component, largest first.
+
+    Examples
+    --------
+    Each stored state finds itself, and its continuation is the text that followed:
+
+    >>> from specdec_lib.datastores import DenseIndex, build_dense_index, build_from_texts
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> text = "def add(x, y):\n    return x + y\n\ndef subtract(x, y):\n    return x - y\n"
+    >>> store = build_from_texts(folder / "store", [text], tokenizer, progress=False)
+    >>> states = embed_store(model, store, folder / "states", progress=False)
+    >>> built = build_dense_index(folder / "store/dense", states, dims=16, progress=False)
+    >>> index = DenseIndex.open(folder / "store")
+    >>> scores, positions = index.search(states.states[:1], k=1)
+    >>> positions.tolist() == [[states.positions[0]]]
+    True
+    >>> tokenizer.decode(store.continuation(int(positions[0, 0]), length=5))
+    ' add(x, y'
     """
 
     path: Path
@@ -204,10 +272,25 @@ class DenseIndex:
 
     @classmethod
     def open(cls, path: TokenStore | str | Path, store: TokenStore | str | Path | None = None) -> DenseIndex:
-        """Open a finished index: its folder, or a token store or its folder with an index in ``dense`` inside it.
+        """Open a finished index.
 
-        ``store`` is by default the one in whose folder the index lies. FAISS's own file is compared with its checksum first,
-        because FAISS does not check all of what it reads.
+        FAISS's own file is compared with its checksum first, because FAISS does not check all of what it reads.
+
+        Parameters
+        ----------
+        path : TokenStore or path
+            The folder of the index, or a token store or its folder with an index in ``dense`` inside it.
+        store : TokenStore or path, optional
+            By default the one in whose folder the index lies.
+
+        Returns
+        -------
+        DenseIndex
+
+        Raises
+        ------
+        StoreError
+            If there is no whole index, or it is of other tokens than the store's.
         """
         if isinstance(path, TokenStore):
             path, store = path.path, path
@@ -265,11 +348,20 @@ class DenseIndex:
         return sum(self.manifest["files"][name]["bytes"] for name in FILES[:2]) / len(self)
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ``k`` stored positions whose keys have the largest inner product with each state's.
+        """The stored positions whose keys have the largest inner product with each state's.
 
-        ``states``, shape (n, width) or (width,), are as the model gives them. Returns float32 scores of shape (n, k), largest
-        first, which are cosines where keys have unit length; and int64 positions of shape (n, k) where the continuations start
-        in ``store.tokens``, -1 where fewer were found.
+        Parameters
+        ----------
+        states : float array or tensor of shape (n, width) or (width,)
+            As the model gives them.
+        k : int
+
+        Returns
+        -------
+        scores : float32 array of shape (n, k)
+            Largest first; cosines where keys have unit length.
+        positions : int64 array of shape (n, k)
+            Where the continuations start in ``store.tokens``, -1 where fewer were found.
         """
         k = whole("k", k, 1)
         if isinstance(states, torch.Tensor):

@@ -19,7 +19,23 @@ if TYPE_CHECKING:
 
 
 def load_faiss() -> Any:
-    """The faiss module."""
+    """The faiss module.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    ImportError
+        Says how to install it.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.faiss_index import load_faiss
+    >>> load_faiss().__name__
+    'faiss'
+    """
     try:
         import faiss
     except ImportError as error:
@@ -29,7 +45,20 @@ def load_faiss() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[Any]:
-    """Let FAISS search on one thread; gives the faiss module."""
+    """Let FAISS search on one thread.
+
+    Yields
+    ------
+    module
+        faiss.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.faiss_index import one_thread
+    >>> with one_thread() as faiss:
+    ...     print(faiss.omp_get_max_threads())
+    1
+    """
     faiss = load_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -44,7 +73,26 @@ def empty_index(
 ) -> faiss.Index:
     """The search behind the reduction, still empty: what can be refused before there are states.
 
-    ``width`` is that of a state; the rest is as for :func:`~specdec_lib.datastores.dense.build_dense_index`.
+    Parameters
+    ----------
+    width : int
+        Of a state.
+    dims, factory, nprobe, ef_search
+        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
+
+    Returns
+    -------
+    faiss.Index
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.faiss_index import empty_index
+    >>> empty_index(width=64, dims=16, factory="HNSW32").d
+    16
+    >>> empty_index(width=64, dims=16, factory="Fast")
+    Traceback (most recent call last):
+        ...
+    ValueError: factory is 'Fast'; expected a factory string of FAISS, 'Flat', 'IVF1024,PQ16x8' or 'HNSW32' say (...)
     """
     if not hasattr(dims, "__index__") or not 1 <= dims <= width:
         raise ValueError(f"dims is {dims!r}; expected a whole number from 1 to the states' width, {width}")
@@ -128,7 +176,29 @@ def chain(reduction: Reduction, inner: faiss.Index) -> faiss.IndexPreTransform:
 
 
 def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | None = None) -> None:
-    """How much of an approximate index is searched: lists of IVF, candidates of HNSW."""
+    """How much of an approximate index is searched.
+
+    Parameters
+    ----------
+    index : faiss.Index
+    nprobe : int, optional
+        Lists of an IVF index.
+    ef_search : int, optional
+        Candidates of an HNSW index.
+
+    Raises
+    ------
+    ValueError
+        If the index has no such setting.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.faiss_index import empty_index, set_effort
+    >>> index = empty_index(width=64, dims=16, factory="IVF8,Flat")
+    >>> set_effort(index, nprobe=4)
+    >>> index.nprobe
+    4
+    """
     faiss = load_faiss()
     inner = faiss.downcast_index(index)
     inner = faiss.downcast_index(inner.index) if isinstance(inner, faiss.IndexPreTransform) else inner

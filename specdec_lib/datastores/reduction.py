@@ -11,7 +11,29 @@ EPSILON = 1e-5
 
 
 def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
-    """Hidden states, shape (n, width) or (width,), as a finite float32 array of two dimensions, else a ValueError."""
+    """Hidden states as a finite float32 array of two dimensions.
+
+    Parameters
+    ----------
+    states : array of shape (n, width) or (width,)
+    width : int, optional
+        The one that they must have.
+
+    Returns
+    -------
+    float32 array of shape (n, width)
+
+    Raises
+    ------
+    ValueError
+        If the shape is another, or a number is not finite.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.reduction import check_states
+    >>> check_states([1.0, 2.0])
+    array([[1., 2.]], dtype=float32)
+    """
     states = np.atleast_2d(np.asarray(states, dtype=np.float32))
     if states.ndim != 2 or (width is not None and states.shape[1] != width):
         expected = "rows of hidden states" if width is None else f"rows of width {width}"
@@ -28,7 +50,21 @@ def check_states(states: np.ndarray, width: int | None = None) -> np.ndarray:
 
 
 class Moments:
-    """Mean and covariance of states that come in parts, each of shape (n, width)."""
+    """Mean and covariance of states that come in parts.
+
+    Parameters
+    ----------
+    *parts : arrays of shape (n, width)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.reduction import Moments
+    >>> states = np.random.default_rng(0).normal(size=(100, 3))
+    >>> moments = Moments(states[:40], states[40:])
+    >>> np.allclose(moments.covariance(), np.cov(states.T, bias=True), atol=1e-6)
+    True
+    """
 
     def __init__(self, *parts: np.ndarray) -> None:
         self.count, self.mean, self._products = 0, np.zeros(0), np.zeros((0, 0))
@@ -69,7 +105,17 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A hidden state's way to a key: ``v W + b``, then unit length; z-scores and principal components are both affine."""
+    """A hidden state's way to a key: ``v W + b``, then unit length; z-scores and principal components are both affine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.reduction import Moments, fit
+    >>> states = np.random.default_rng(0).normal(size=(100, 8))
+    >>> keys = fit(Moments(states), dims=3).apply(states)
+    >>> keys.shape, np.allclose(np.linalg.norm(keys, axis=1), 1.0)
+    ((100, 3), True)
+    """
 
     #: What is subtracted, and divided by: sqrt(variance + epsilon) of equation 1, ones without z-scores; float64, shape (width,).
     mean: np.ndarray
@@ -100,11 +146,31 @@ class Reduction:
 
 
 def fit(moments: Moments, dims: int, *, zscore: bool = True, normalise: bool = True) -> Reduction:
-    """z-scores and principal components of states whose moments are known, those of about a million states in the paper.
+    """z-scores and principal components of states whose moments are known (DReSD, sections 3.2 to 3.4).
 
-    ``dims`` components are kept, 64 in the paper. ``zscore`` divides each dimension by its standard deviation, with
-    :data:`EPSILON` added to the variance (equation 1); without it the components are those of the centred states. ``normalise``
-    scales each key to unit length (equation 2), which makes inner products cosines.
+    Parameters
+    ----------
+    moments : Moments
+        Of about a million states in the paper.
+    dims : int
+        Components that are kept, 64 in the paper.
+    zscore : bool
+        Whether each dimension is divided by its standard deviation, with :data:`EPSILON` added to the variance (equation 1);
+        without it the components are those of the centred states.
+    normalise : bool
+        Whether each key is scaled to unit length (equation 2), which makes inner products cosines.
+
+    Returns
+    -------
+    Reduction
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.reduction import Moments, fit
+    >>> states = np.random.default_rng(0).normal(size=(100, 8))
+    >>> round(float(fit(Moments(states), dims=3).explained.sum()), 6)
+    1.0
     """
     width = len(moments.mean)
     covariance = moments.covariance()

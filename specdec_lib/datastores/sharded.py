@@ -54,7 +54,24 @@ _FIELDS = {
 
 
 def is_sharded(path: str | Path) -> bool:
-    """Whether a folder is a store of shards."""
+    """Whether a folder is a store of shards.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.datastores.sharded import is_sharded
+    >>> store = build_tokens(folder / "store", [[5, 6]], vocabulary=10, progress=False)
+    >>> is_sharded(folder / "store")
+    False
+    """
     return (files.present(files.located(path)) / MANIFEST).is_file()
 
 
@@ -75,7 +92,16 @@ def _describe(shard: TokenStore) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ShardedStore:
-    """The tokens of all shards."""
+    r"""The tokens of all shards.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.sharded import ShardedStore
+    >>> from specdec_lib.datastores.sharded_build import build_sharded
+    >>> build_sharded(folder / "store", [["x = 1\n"], ["y = 2\n"]], tokenizer, progress=False)
+    >>> [len(shard) for shard in ShardedStore.open(folder / "store").shards()]
+    [1, 1]
+    """
 
     path: Path
     manifest: dict[str, Any]
@@ -109,9 +135,22 @@ class ShardedStore:
 
 
 class Question(NamedTuple):
-    """What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.
+    r"""What every shard is asked about a context; the names are those of :class:`~specdec_lib.drafters.rest.Rest`.
 
     At most ``keep`` occurrences are taken; ``uniform`` and ``seed`` say which.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import ShardedSuffixIndex
+    >>> from specdec_lib.datastores.sharded import Question
+    >>> from specdec_lib.datastores.sharded_build import build_sharded
+    >>> build_sharded(folder / "store", [["x = 1\n"], ["x = 2\n"]], tokenizer, progress=False)
+    >>> context = np.array(tokenizer("x =")["input_ids"])
+    >>> index = ShardedSuffixIndex.open(folder / "store")
+    >>> match, tokens, entries = index.gather(Question(context, 16, 1, 8, 2, False, 0))
+    >>> match.length == len(context), len(entries)
+    (True, 2)
     """
 
     context: np.ndarray
@@ -179,7 +218,21 @@ def _share(rows: list[np.ndarray], sizes: list[int], question: Question, match: 
 
 @dataclass(frozen=True, eq=False)
 class ShardedSuffixIndex:
-    """The suffix arrays of all shards, searched as one."""
+    r"""The suffix arrays of all shards, searched as one; :meth:`open` reads them.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.datastores import ShardedSuffixIndex
+    >>> from specdec_lib.datastores.sharded_build import build_sharded
+    >>> from specdec_lib.drafters import Rest
+    >>> parts = [["def multiply(x, y):\n    return x * y\n"], ["def divide(x, y):\n    return x / y\n"]]
+    >>> build_sharded(folder / "store", parts, tokenizer, progress=False)
+    >>> index = ShardedSuffixIndex.open(folder / "store")
+    >>> run = generate(model, prompt, Rest(index), max_new_tokens=12)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=12).tokens
+    True
+    """
 
     store: ShardedStore
     shards: Sequence[SuffixIndex] = field(repr=False)
@@ -210,8 +263,17 @@ class ShardedSuffixIndex:
         continuations, except for a uniform draw: each shard draws from its own, and its part of ``keep`` is its share, rounded
         at random. Each occurrence is as likely as any.
 
-        Returns the match, its continuations as a text for :func:`~specdec_lib.datastores.trie.best_nodes`, and the entry of each
-        in that text, the position before it.
+        Parameters
+        ----------
+        question : Question
+
+        Returns
+        -------
+        match : Match
+        tokens : int array
+            The continuations as a text for :func:`~specdec_lib.datastores.trie.best_nodes`.
+        entries : int32 array
+            The position in that text before each of them.
         """
         answers, vocabulary = [_answer(shard, question) for shard in self.shards], self.store.vocabulary
         separator = np.full(1, vocabulary, token_dtype(vocabulary))
@@ -259,7 +321,22 @@ def take_slot(path: Path, folder: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ShardedDenseIndex:
-    """The dense indexes of all shards, searched as one; all have one reduction, so that scores are comparable."""
+    r"""The dense indexes of all shards, searched as one; all have one reduction, so that scores are comparable.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from specdec_lib.datastores import ShardedDenseIndex
+    >>> from specdec_lib.datastores.sharded_build import build_sharded, build_sharded_dense
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> parts = [["def multiply(x, y):\n    return x * y\n"], ["def divide(x, y):\n    return x / y\n"]]
+    >>> build_sharded(folder / "store", parts, tokenizer, progress=False)
+    >>> embed = lambda store, path, replace: embed_store(model, store, path, replace=replace, progress=False)
+    >>> build_sharded_dense(folder / "store", embed, dims=8, progress=False)
+    >>> index = ShardedDenseIndex.open(folder / "store")
+    >>> len(index.shards), index.width == model.config.hidden_size
+    (2, True)
+    """
 
     store: ShardedStore
     width: int
@@ -304,7 +381,20 @@ class ShardedDenseIndex:
         return sum(map(len, self.shards))
 
     def nearest(self, states: np.ndarray | torch.Tensor, k: int, length: int) -> list[tuple[float, list[int]]]:
-        """The ``k`` nearest stored states of one state, shape (1, width): score, and ``length`` tokens from the continuation on."""
+        """The nearest stored states of one state.
+
+        Parameters
+        ----------
+        states : float array or tensor of shape (1, width)
+        k : int
+        length : int
+            Tokens of each continuation.
+
+        Returns
+        -------
+        list of (float, list of int)
+            Score and continuation, the largest score first.
+        """
         found = []
         for shard in self.shards:
             scores, positions = (rows[0].tolist() for rows in shard.search(states, k))
@@ -317,14 +407,49 @@ class ShardedDenseIndex:
 
 
 def open_suffix_index(store: TokenStore | str | Path) -> SuffixIndex | ShardedSuffixIndex:
-    """The suffix array of a store, or of a store of shards, whichever the folder holds."""
+    r"""The suffix array of a store, or of a store of shards, whichever the folder holds.
+
+    Parameters
+    ----------
+    store : TokenStore or path
+
+    Returns
+    -------
+    SuffixIndex or ShardedSuffixIndex
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_from_texts, open_suffix_index
+    >>> store = build_from_texts(folder / "store", ["x = 1\n"], tokenizer, progress=False)
+    >>> type(open_suffix_index(folder / "store")).__name__
+    'SuffixIndex'
+    """
     if not isinstance(store, TokenStore) and is_sharded(store):
         return ShardedSuffixIndex.open(store)
     return SuffixIndex.open(store)
 
 
 def open_dense_index(path: TokenStore | str | Path) -> DenseIndex | ShardedDenseIndex:
-    """The dense index of a store, or of a store of shards, whichever the folder holds."""
+    """The dense index of a store, or of a store of shards, whichever the folder holds.
+
+    Parameters
+    ----------
+    path : TokenStore or path
+
+    Returns
+    -------
+    DenseIndex or ShardedDenseIndex
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import ArrayStates, build_dense_index, build_tokens, open_dense_index
+    >>> store = build_tokens(folder / "store", [[5, 6, 7]], vocabulary=10, progress=False)
+    >>> states = ArrayStates(np.array([2, 3]), np.eye(2, 8))
+    >>> built = build_dense_index(folder / "store/dense", states, dims=2, progress=False)
+    >>> len(open_dense_index(folder / "store"))
+    2
+    """
     if not isinstance(path, TokenStore) and is_sharded(path):
         return ShardedDenseIndex.open(path)
     return DenseIndex.open(path)

@@ -89,16 +89,40 @@ def build_sharded(
     build: Callable[[Sequence[ShardJob]], Iterator[Path]] = build_here,
     progress: bool = True,
 ) -> None:
-    """Build a store of as many shards as there are ``parts``, each an iterable of texts.
+    r"""Build a store of shards.
 
-    The same call after an interruption goes on where it was, and leaves a store as it is that is finished. Other texts are
-    another store, which does not replace it: a StoreError. Parts that have a ``key`` are known by that, all others are read
-    and compared with what is there; an iterator, which can be read only once, cannot be compared.
+    The same call after an interruption goes on where it was, and leaves a store as it is that is finished. Parts that have a
+    ``key`` are known by that, all others are read and compared with what is there; an iterator, which can be read only once,
+    cannot be compared.
 
-    ``build`` builds shards and gives the folder of each: :func:`build_here`, or
-    :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable and all nodes must see ``path``. Of
-    ``max_tokens`` each shard takes no more than an equal share. The rest is as for
-    :func:`~specdec_lib.datastores.build.build_tokens`.
+    Parameters
+    ----------
+    path : path
+    parts : sequence of iterables of str
+        The texts of each shard.
+    tokenizer : PreTrainedTokenizerBase
+    sources : sequence of dict
+        As for :func:`~specdec_lib.datastores.build.build_tokens`.
+    max_tokens : int, optional
+        Of all shards; each takes no more than an equal share.
+    build : callable
+        Builds shards and gives the folder of each: :func:`build_here`, or
+        :func:`~specdec_lib.datastores.ray_data.build_shards`, for which parts must be picklable and all nodes must see ``path``.
+    progress : bool
+        Show a bar.
+
+    Raises
+    ------
+    StoreError
+        If another store is at ``path``.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import open_suffix_index
+    >>> from specdec_lib.datastores.sharded_build import build_sharded
+    >>> build_sharded(folder / "store", [["x = 1\n"], ["y = 2\n"]], tokenizer, progress=False)
+    >>> len(open_suffix_index(folder / "store").shards)
+    2
     """
     if not parts:
         raise ValueError("there are no parts; expected the documents of one shard or more")
@@ -192,14 +216,38 @@ def build_sharded_dense(
     progress: bool = True,
     **options: Any,
 ) -> None:
-    """Give every shard a dense index, all with one reduction.
+    r"""Give every shard a dense index, all with one reduction.
 
-    The shards are embedded by ``embed``; the reduction is fitted to the moments of ``sample`` states of all; then each shard is
+    The shards are embedded; the reduction is fitted to the moments of ``sample`` states of all; then each shard is
     indexed, beside the index that it has, and at the end all the new ones count at once. States are removed when all is done,
     so that an interrupted call continues with them, unless they are kept or were kept earlier
-    (:func:`~specdec_lib.datastores.states.embedded`). ``each`` does the work of each job, in order: ``map``, or
-    :func:`~specdec_lib.datastores.ray_data.map_on_ray`. The rest is as for
-    :func:`~specdec_lib.datastores.dense.build_dense_index`.
+    (:func:`~specdec_lib.datastores.states.embedded`).
+
+    Parameters
+    ----------
+    path : path
+    embed : callable
+        ``embed(store, path, replace)`` computes the states of a shard's :class:`~specdec_lib.datastores.TokenStore`, as
+        :func:`~specdec_lib.datastores.states.write_states` does.
+    dims, sample, **options
+        As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
+    keep_states : bool
+        Whether the states stay.
+    each : callable
+        Does the work of each job, in order: ``map``, or :func:`~specdec_lib.datastores.ray_data.map_on_ray`.
+    progress : bool
+        Show bars.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import open_dense_index
+    >>> from specdec_lib.datastores.sharded_build import build_sharded, build_sharded_dense
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> build_sharded(folder / "store", [["x = 1\n"], ["y = 2\n"]], tokenizer, progress=False)
+    >>> embed = lambda store, path, replace: embed_store(model, store, path, replace=replace, progress=False)
+    >>> build_sharded_dense(folder / "store", embed, dims=4, progress=False)
+    >>> len(open_dense_index(folder / "store").shards)
+    2
     """
     store = ShardedStore.open(path)
     shards = [store.path / about["name"] for about in store.manifest["shards"]]

@@ -38,8 +38,21 @@ KEPT, UNKEPT = ".states", ".unkept-states"
 class ArrayStates:
     """Hidden states in memory, given out at most 16,384 at a time.
 
-    ``positions``, int (n,), are those in a store's tokens of the token *after* each state's own, the first of its continuation;
-    ``states`` are float (n, width), ``model`` is the fingerprint of the model they were computed by.
+    Parameters
+    ----------
+    positions : int array of shape (n,)
+        In a store's tokens those of the token *after* each state's own, the first of its continuation.
+    states : float array of shape (n, width)
+    model : str, optional
+        Fingerprint of the model they were computed by.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import ArrayStates
+    >>> source = ArrayStates(np.array([2, 3]), np.ones((2, 8), np.float16))
+    >>> [(positions.tolist(), states.dtype.name) for positions, states in source]
+    [([2, 3], 'float32')]
     """
 
     positions: np.ndarray
@@ -68,7 +81,19 @@ class ArrayStates:
 
 
 class OtherStates(StoreError):
-    """The folder holds states that were computed in another way."""
+    r"""The folder holds states that were computed in another way.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_from_texts
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> store = build_from_texts(folder / "store", ["x = 1\n"], tokenizer, progress=False)
+    >>> states = embed_store(model, store, folder / "states", progress=False)
+    >>> embed_store(draft, store, folder / "states", replace=False, progress=False)
+    Traceback (most recent call last):
+        ...
+    specdec_lib.datastores.states.OtherStates: ...states holds other states, of the model ...: move them away, or remove them
+    """
 
 
 _FIELDS = {
@@ -82,14 +107,41 @@ _FIELDS = {
 
 @dataclass(frozen=True, eq=False)
 class States(ArrayStates):
-    """Hidden states of a store's positions in a folder, memory-mapped, in order of the store."""
+    r"""Hidden states of a store's positions in a folder, memory-mapped, in order of the store; :meth:`open` reads them.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import States, build_from_texts
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> store = build_from_texts(folder / "store", ["x = 1\ny = 2\n"], tokenizer, progress=False)
+    >>> made = embed_store(model, store, folder / "states", progress=False)
+    >>> states = States.open(folder / "states", store)
+    >>> len(states) == store.count - 1, states.width == model.config.hidden_size
+    (True, True)
+    """
 
     path: Path = Path()
     manifest: dict[str, Any] | None = None
 
     @classmethod
     def open(cls, path: str | Path, store: TokenStore | None = None) -> States:
-        """Open finished states, of ``store``'s tokens where one is given."""
+        """Open finished states.
+
+        Parameters
+        ----------
+        path : path
+        store : TokenStore, optional
+            The one whose tokens they must be of.
+
+        Returns
+        -------
+        States
+
+        Raises
+        ------
+        StoreError
+            If there are none, they are damaged, or of other tokens.
+        """
         path = files.located(path)
         states = files.whole(path, MANIFEST, partial(cls._of_build, path))
         if store is not None and states.manifest["tokens_sha256"] != store.digest:
@@ -116,11 +168,29 @@ class States(ArrayStates):
 def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_states: int | None = None) -> np.ndarray:
     """Which tokens are run together, and which of their states are kept: not those of a document's last token.
 
-    A window has at most ``window`` tokens. ``cover`` is ``"truncate"``: the first window of each document, as the paper
-    truncates at 1,024; or ``"windows"``: as many as cover it, with ``overlap`` tokens before the first kept state of all but
-    the first.
+    Parameters
+    ----------
+    store : TokenStore
+    window : int
+        Most tokens of a window.
+    overlap : int
+        Tokens before the first kept state of all windows of a document but the first.
+    cover : {"truncate", "windows"}
+        ``"truncate"``: the first window of each document, as the paper truncates at 1,024; ``"windows"``: as many as cover it.
+    max_states : int, optional
 
-    Returns an int64 array of shape (windows, 3): where each window starts in ``store.tokens``, its first kept state, its end.
+    Returns
+    -------
+    int64 array of shape (windows, 3)
+        Where each window starts in ``store.tokens``, its first kept state, its end.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.datastores.states import plan_windows
+    >>> store = build_tokens(folder / "store", [[5, 6, 7, 8, 9, 5]], vocabulary=10, progress=False)
+    >>> plan_windows(store, window=4, overlap=2, cover="windows").tolist()
+    [[1, 1, 5], [3, 5, 6]]
     """
     windows: list[tuple[int, int, int]] = []
     left = max_states
@@ -139,13 +209,50 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
 
 
 def check_overlap(window: int, overlap: int, cover: str) -> None:
-    """Refuse windows that would not advance over a document."""
+    """Refuse windows that would not advance over a document.
+
+    Parameters
+    ----------
+    window, overlap, cover
+        As for :func:`plan_windows`.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.states import check_overlap
+    >>> check_overlap(window=4, overlap=4, cover="windows")
+    Traceback (most recent call last):
+        ...
+    ValueError: overlap is 4; expected a whole number from 0 to below the window, 4
+    """
     if cover == "windows" and not 0 <= overlap < window:
         raise ValueError(f"overlap is {overlap!r}; expected a whole number from 0 to below the window, {window}")
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Indices of windows of similar length, at most ``batch_tokens`` with their padding, or one window."""
+    """Windows of similar length together.
+
+    Parameters
+    ----------
+    lengths : int array of shape (n,)
+    batch_tokens : int
+        Most tokens of a batch with its padding.
+
+    Yields
+    ------
+    int array
+        Indices of windows; at least one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.states import batches
+    >>> [batch.tolist() for batch in batches(np.array([3, 8, 2, 4]), batch_tokens=8)]
+    [[1], [3, 0], [2]]
+    """
     order = np.argsort(lengths, kind="stable")[::-1]
     begin = 0
     while begin < len(order):
@@ -174,13 +281,52 @@ def write_states(
     """Compute the states of a store's tokens and write them.
 
     The same call goes on after an interruption, and opens what was finished; memory holds 16 MiB of states and one batch.
-    Other states that are at ``path`` stay until the new ones are whole; without ``replace`` they are an OtherStates.
 
-    ``compute`` gives for a list of int64 token arrays a list of float arrays of shape (tokens, width); it is handed
-    ``batch_tokens`` tokens at once, counted as padded to the longest. ``model`` is the fingerprint of the model behind it,
-    ``about`` more that decides what the states are. ``window``, ``overlap``, ``cover`` and ``max_states`` are those of
-    :func:`plan_windows`; ``dtype``, "float16" or "float32", is as which the states are stored. A state that is not finite is a
-    ValueError, and the unfinished folder is then removed.
+    Parameters
+    ----------
+    path : path
+        Folder of the states.
+    store : TokenStore
+    compute : callable
+        Gives for a list of int64 token arrays a list of float arrays of shape (tokens, width).
+    width : int
+        Values of a state.
+    model : str, optional
+        Fingerprint of the model behind ``compute``.
+    window, overlap, cover, max_states
+        As for :func:`plan_windows`.
+    dtype : {"float16", "float32"}
+        As which the states are stored.
+    batch_tokens : int
+        Tokens handed to ``compute`` at once, counted as padded to the longest.
+    about : dict, optional
+        More that decides what the states are, JSON.
+    replace : bool
+        Whether other states at ``path`` give way, once the new ones are whole; without it they are an OtherStates.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    States
+
+    Raises
+    ------
+    ValueError
+        If a state is not finite; the unfinished folder is then removed.
+    StoreBusy
+        If another process writes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.datastores.states import write_states
+    >>> store = build_tokens(folder / "store", [[5, 6, 7]], vocabulary=10, progress=False)
+    >>> one_hot = lambda documents: [np.eye(10)[tokens] for tokens in documents]
+    >>> states = write_states(folder / "states", store, one_hot, width=10, progress=False)
+    >>> states.states.argmax(1).tolist(), states.positions.tolist()
+    ([5, 6], [2, 3])
     """
     path = files.located(path)
     window, width = whole("window", window, 1), whole("width", width, 1)
@@ -234,10 +380,38 @@ Embed = Callable[[TokenStore, Path, bool], "States"]
 
 
 def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
-    """States of a store to make an index of.
+    r"""States of a store to make an index of.
 
-    Those that were kept earlier are taken where they are the ones that are asked for, and stay in any case; to ``keep`` others is
-    an OtherStates. States that are not kept lie in a folder of their own until :func:`remove_unkept`.
+    Those that were kept earlier are taken where they are the ones that are asked for, and stay in any case. States that are
+    not kept lie in a folder of their own until :func:`remove_unkept`.
+
+    Parameters
+    ----------
+    store : TokenStore
+    embed : callable
+        ``embed(store, path, replace)`` computes states as :func:`write_states` does.
+    keep : bool
+
+    Returns
+    -------
+    States
+
+    Raises
+    ------
+    OtherStates
+        If other states are there, and the new ones are to be kept.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_from_texts
+    >>> from specdec_lib.datastores.states import embedded, remove_unkept
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> store = build_from_texts(folder / "store", ["x = 1\n"], tokenizer, progress=False)
+    >>> embed = lambda store, path, replace: embed_store(model, store, path, replace=replace, progress=False)
+    >>> states = embedded(store, embed, keep=False)
+    >>> remove_unkept(store.path)
+    >>> states.path.exists()
+    False
     """
     kept = files.beside(store.path, KEPT)
     if keep or files.present(kept).exists():
@@ -250,7 +424,18 @@ def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
 
 
 def remove_unkept(store: Path) -> None:
-    """Remove the states of a store that were computed only to make an index of."""
+    """Remove the states of a store that were computed only to make an index of (:func:`embedded`).
+
+    Parameters
+    ----------
+    store : Path
+        Folder of the store; there need not be states.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.states import remove_unkept
+    >>> remove_unkept(folder / "store")
+    """
     files.remove(files.beside(store, UNKEPT), FILES)
 
 

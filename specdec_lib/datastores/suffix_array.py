@@ -36,7 +36,16 @@ STRIDE = 64
 
 
 class Match(NamedTuple):
-    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is none."""
+    """Where a suffix of a context occurs: entries ``start`` to ``stop`` of the suffix array; length 0 is none.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_suffix_array, build_tokens
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 6, 8]], vocabulary=10, progress=False)
+    >>> match = build_suffix_array(store, progress=False).longest([9, 5, 6])
+    >>> match.length, match.stop - match.start
+    (2, 2)
+    """
 
     length: int
     start: int
@@ -98,8 +107,35 @@ def _bracket(keys, wanted, begin, end):
 
 @compiled
 def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
-    """Length of the longest suffix of ``context[:count]`` that has entries, their range, and the entry before which the context
-    itself would stand. The first four arguments are the ``arrays`` of :class:`SuffixIndex`."""
+    """The longest suffix of a context that a suffix array has, as :meth:`SuffixIndex.longest` finds it.
+
+    Parameters
+    ----------
+    tokens, suffixes, first, keys : arrays
+        The ``arrays`` of :class:`SuffixIndex`.
+    context : int64 array
+    count : int
+        Tokens of the context that count.
+    max_ngram : int
+
+    Returns
+    -------
+    length : int
+    start, stop : int
+        The range of its entries.
+    place : int
+        The entry before which the context itself would stand.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import build_suffix_array, build_tokens
+    >>> from specdec_lib.datastores.suffix_array import longest_suffix
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 6, 8]], vocabulary=10, progress=False)
+    >>> index = build_suffix_array(store, progress=False)
+    >>> longest_suffix(*index.arrays, np.array([9, 5, 6]), 3, 16)
+    (2, 2, 4, 2)
+    """
     vocabulary, last = len(first) - 1, count - 1
     # An id that the store cannot hold, the separator's among them, ends what can match.
     limit = 0
@@ -143,7 +179,18 @@ def longest_suffix(tokens, suffixes, first, keys, context, count, max_ngram):
 
 @dataclass(frozen=True, eq=False)
 class SuffixIndex:
-    """The suffix array of a store's reversed tokens, memory-mapped and read-only."""
+    """The suffix array of a store's reversed tokens, memory-mapped and read-only; :meth:`open` reads one (REST, Algorithm 1).
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import SuffixIndex, build_suffix_array, build_tokens
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 6, 8]], vocabulary=10, progress=False)
+    >>> built = build_suffix_array(store, progress=False)
+    >>> index = SuffixIndex.open(folder / "store")
+    >>> match = index.longest([9, 5, 6])
+    >>> [store.continuation(int(position) + 1, length=4) for position in index.positions(match)]
+    [[7], [8]]
+    """
 
     store: TokenStore
     #: Positions in ``store.tokens``, sorted by the tokens read backwards from there; int32, shape (entries,).
@@ -161,7 +208,21 @@ class SuffixIndex:
 
     @classmethod
     def open(cls, store: TokenStore | str | Path) -> SuffixIndex:
-        """Open the index of a store; StoreError if the store was built again since it was opened."""
+        """Open the index of a store.
+
+        Parameters
+        ----------
+        store : TokenStore or path
+
+        Returns
+        -------
+        SuffixIndex
+
+        Raises
+        ------
+        StoreError
+            If the store has no suffix array, or was built again since it was opened.
+        """
         path = store.path if isinstance(store, TokenStore) else files.located(store)
 
         def read(folder: Path) -> SuffixIndex:
@@ -213,13 +274,34 @@ class SuffixIndex:
         return size / self.store.count
 
     def longest(self, context: list[int] | np.ndarray, max_ngram: int = 16) -> Match:
-        """The longest suffix of ``context``, of at most ``max_ngram`` tokens, that the store continues, and where it occurs."""
+        """The longest suffix of a context that the store continues, and where it occurs.
+
+        Parameters
+        ----------
+        context : list of int or int array
+        max_ngram : int
+            Longest suffix looked up, in tokens.
+
+        Returns
+        -------
+        Match
+        """
         max_ngram = whole("max_ngram", max_ngram, 1)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
     def positions(self, match: Match) -> np.ndarray:
-        """Positions in ``store.tokens`` of the last token of each occurrence; int32, in order of the entries."""
+        """Where a match occurs.
+
+        Parameters
+        ----------
+        match : Match
+
+        Returns
+        -------
+        int32 array of shape (stop - start,)
+            Positions in ``store.tokens`` of the last token of each occurrence, in order of the entries.
+        """
         return self.suffixes[match.start : match.stop]
 
     def verify(self) -> None:
@@ -260,7 +342,24 @@ def _make_keys(tokens, suffixes):
 
 
 def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The tokens backwards as big-endian numbers of as few bytes as the separator needs, uint8 (T, width): they sort alike."""
+    """The tokens backwards as big-endian numbers of as few bytes as the separator needs: they sort alike.
+
+    Parameters
+    ----------
+    tokens : int array of shape (T,)
+    vocabulary : int
+
+    Returns
+    -------
+    uint8 array of shape (T, width)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.suffix_array import reversed_bytes
+    >>> reversed_bytes(np.array([5, 258]), vocabulary=300).tolist()
+    [[1, 2], [0, 5]]
+    """
     width = (vocabulary.bit_length() + 7) // 8
     out = np.empty((len(tokens), width), np.uint8)
     for begin in range(0, len(tokens), _WRITE_ENTRIES):
@@ -271,7 +370,23 @@ def reversed_bytes(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
 
 
 def sorted_suffixes(text: np.ndarray) -> np.ndarray:
-    """Starts of the suffixes of bytes, in their order: by pydivsufsort, or without it by NumPy, which is for small texts."""
+    """Starts of the suffixes of bytes, in their order: by pydivsufsort, or without it by NumPy, which is for small texts.
+
+    Parameters
+    ----------
+    text : uint8 array of shape (n,)
+
+    Returns
+    -------
+    int array of shape (n,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.suffix_array import sorted_suffixes
+    >>> sorted_suffixes(np.frombuffer(bytearray(b"banana"), np.uint8)).tolist()
+    [5, 3, 1, 0, 4, 2]
+    """
     try:
         import pydivsufsort
     except ImportError:
@@ -304,9 +419,32 @@ def _sorted_by_doubling(text: np.ndarray) -> np.ndarray:
 def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) -> SuffixIndex:
     """Sort a store's reversed tokens and write the index beside them.
 
-    An index that is there stays until each of its files is replaced by one of the same bytes; StoreBusy if another process
-    builds the store or an index in it. Memory holds 10 bytes a token for vocabularies up to 65,535 and 15 above; almost twice
-    that from 2**31 bytes of ids on.
+    An index that is there stays until each of its files is replaced by one of the same bytes. Memory holds 10 bytes a token for
+    vocabularies up to 65,535 and 15 above; almost twice that from 2**31 bytes of ids on.
+
+    Parameters
+    ----------
+    store : TokenStore or path
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    SuffixIndex
+
+    Raises
+    ------
+    StoreBusy
+        If another process builds the store or an index in it.
+    ValueError
+        If the store has 2**31 tokens or more: build a store of shards.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_suffix_array, build_tokens
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 6, 8]], vocabulary=10, progress=False)
+    >>> build_suffix_array(store, progress=False).entries
+    4
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

@@ -199,7 +199,17 @@ def _best_tree(states, edges, slots, context, rule, nodes, share):
 
 
 class SuffixAutomaton:
-    """All substrings of one text or of several, with counts; ``text`` holds them, :data:`SEPARATOR` between two."""
+    """All substrings of one text or of several, with counts; ``text`` holds them, :data:`SEPARATOR` between two.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+    >>> automaton = SuffixAutomaton()
+    >>> automaton.extend([5, 6, 7, 5, 6])
+    >>> state, length = automaton.repeated()
+    >>> length, automaton.continuation(state, 2)
+    (2, [7, 5])
+    """
 
     def __init__(self) -> None:
         self.text: list[int] = []
@@ -241,7 +251,28 @@ class SuffixAutomaton:
         return self._states, self._edges, self._slots
 
     def follow(self, tokens: Sequence[int], state: int = 0, length: int = 0) -> tuple[int, int]:
-        """State and length of the longest suffix that occurs, ``tokens`` after the given state's; valid until it grows."""
+        """The longest suffix that occurs, of some tokens after the given state's.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+        state, length : int
+            What an earlier call returned.
+
+        Returns
+        -------
+        state, length : int
+            Valid until the automaton grows.
+
+        Examples
+        --------
+        >>> from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+        >>> automaton = SuffixAutomaton()
+        >>> automaton.extend([5, 6, 7])
+        >>> state, length = automaton.follow([9, 5, 6])
+        >>> length, automaton.continuation(state, 4)
+        (2, [7])
+        """
         state, length = _follow(*self._tables, state, length, np.asarray(tokens, np.int64))
         return int(state), int(length)
 
@@ -276,11 +307,45 @@ class SuffixAutomaton:
 
         After a suffix of length p the tree takes the ``min(most, factor * p + offset)`` likeliest nodes. A node's probability
         is the product of count(child) / count(parent) over its path, and the score of a tree is the sum of its nodes' (Oliaro
-        et al. 2025, section 4). ``depth`` bounds match and draft together, ``limit`` the draft; ``least``, above 0, is the
-        smallest probability. With ``chains`` a tree has no branches.
+        et al. 2025, section 4).
 
-        Returns tokens, parents and probabilities of the nodes, the length of the suffix, and the score; no nodes where no tree
-        exceeds ``score``.
+        Parameters
+        ----------
+        context : sequence of int
+        factor, offset : float
+        most : int
+        depth : int
+            Most tokens of match and draft together.
+        limit : int
+            Most tokens of the draft.
+        least : float
+            Smallest probability of a node, above 0.
+        score : float
+            Which the score must exceed.
+        chains : bool
+            Whether a tree has no branches.
+
+        Returns
+        -------
+        tokens, parents : list of int
+            Empty where no tree exceeds ``score``.
+        probabilities : list of float
+        match : int
+            Length of the suffix.
+        score : float
+
+        Examples
+        --------
+        >>> from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
+        >>> automaton = SuffixAutomaton()
+        >>> for text in ([5, 6, 7], [5, 6, 7], [5, 6, 8]):
+        ...     automaton.extend(text)
+        ...     automaton.end_text()
+        >>> tokens, parents, probabilities, match, score = automaton.best_tree(
+        ...     [5, 6], factor=1.0, offset=0.0, most=8, depth=16, limit=8, least=0.1
+        ... )
+        >>> tokens, match, round(score, 2)
+        ([7, 8], 2, 1.0)
         """
         nodes, share = np.zeros((2, max(most, 1)), np.int32), np.zeros(max(most, 1))
         rule = factor, offset, most, depth, limit, least, score, chains

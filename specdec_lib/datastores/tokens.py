@@ -33,7 +33,23 @@ LARGEST_VOCABULARY = 2**24
 
 
 def token_dtype(vocabulary: int) -> np.dtype:
-    """The smaller of uint16 and uint32 that holds the ids below ``vocabulary`` and the separator."""
+    """The smaller of uint16 and uint32 that holds the ids of a vocabulary and the separator.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Number of token ids, 1 to :data:`LARGEST_VOCABULARY`.
+
+    Returns
+    -------
+    numpy.dtype
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores.tokens import token_dtype
+    >>> token_dtype(4096), token_dtype(65536)
+    (dtype('uint16'), dtype('uint32'))
+    """
     if not hasattr(vocabulary, "__index__") or not 1 <= vocabulary <= LARGEST_VOCABULARY:
         raise ValueError(f"vocabulary is {vocabulary!r}; expected the number of token ids, 1 to {LARGEST_VOCABULARY}")
     return np.dtype(np.uint16 if vocabulary < 2**16 else np.uint32)
@@ -44,7 +60,25 @@ _PRINTS: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, str]] = w
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 of a tokenizer's vocabulary and merges, whatever its padding and truncation."""
+    """sha256 of a tokenizer's vocabulary and merges, whatever its padding and truncation.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Examples
+    --------
+    >>> from specdec_lib import load_model
+    >>> from specdec_lib.datastores import tokenizer_fingerprint
+    >>> _, of_the_draft = load_model("pocket-draft", "cpu")
+    >>> tokenizer_fingerprint(of_the_draft) == tokenizer_fingerprint(tokenizer)
+    True
+    """
     size, known = _PRINTS.get(tokenizer, (None, ""))
     if size != len(tokenizer):
         _PRINTS[tokenizer] = len(tokenizer), (known := _fingerprint(tokenizer))
@@ -64,12 +98,54 @@ def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Number of token ids of a tokenizer: one more than the largest."""
+    """Number of token ids of a tokenizer: one more than the largest.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import tokenizer_vocabulary
+    >>> tokenizer_vocabulary(tokenizer)
+    4096
+    """
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def check_vocabulary(store: TokenStore, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-    """Refuse a store of another tokenizer than that of a model of so many token ids, which may be known itself."""
+    """Refuse a store of another tokenizer than a model's.
+
+    Parameters
+    ----------
+    store : TokenStore
+    vocabulary : int
+        Token ids of the model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        The model's, where it is known.
+
+    Raises
+    ------
+    ValueError
+        If the store has more token ids than the model.
+    StoreError
+        If the store was built with another tokenizer.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.datastores.tokens import check_vocabulary
+    >>> store = build_tokens(folder / "store", [[5, 6, 7]], vocabulary=10, progress=False)
+    >>> check_vocabulary(store, 10)
+    >>> check_vocabulary(store, 8)
+    Traceback (most recent call last):
+        ...
+    ValueError: ... has 10 token ids, the model 8: they do not share a tokenizer; build a store for this model
+    """
     if store.vocabulary > vocabulary:
         raise ValueError(
             f"{store.path} has {store.vocabulary} token ids, the model {vocabulary}: they do not share a tokenizer; build a store "
@@ -96,7 +172,20 @@ _FIELDS = {
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """Tokens of many documents, memory-mapped and read-only."""
+    """Tokens of many documents, memory-mapped and read-only; :meth:`open` reads one.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import TokenStore, build_tokens
+    >>> built = build_tokens(folder / "store", [[5, 6, 7], [5, 8]], vocabulary=10, progress=False)
+    >>> store = TokenStore.open(folder / "store")
+    >>> len(store), store.count
+    (2, 5)
+    >>> store.document(1).tolist()
+    [5, 8]
+    >>> store.tokens.tolist()
+    [10, 5, 6, 7, 10, 5, 8, 10]
+    """
 
     path: Path
     manifest: dict[str, Any]
@@ -107,7 +196,31 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> TokenStore:
-        """Open a finished store; refuse it if its tokens are not those of ``tokenizer``, where one is given."""
+        """Open a finished store.
+
+        Parameters
+        ----------
+        path : path
+        tokenizer : PreTrainedTokenizerBase, optional
+            The one that the tokens must be of.
+
+        Returns
+        -------
+        TokenStore
+
+        Raises
+        ------
+        StoreError
+            If there is no whole store, it is damaged, or its tokens are another tokenizer's.
+
+        Examples
+        --------
+        >>> from specdec_lib.datastores import TokenStore
+        >>> TokenStore.open(folder / "none")
+        Traceback (most recent call last):
+            ...
+        specdec_lib.files.StoreError: no datastore at ...none: build one with 'python -m specdec_lib datastore build'
+        """
         path = files.located(path)
         store = files.whole(path, MANIFEST, lambda folder: cls.of_build(path, folder))
         if tokenizer is not None:
@@ -164,7 +277,26 @@ class TokenStore:
         return self.tokens[self.starts[index] : self.starts[index + 1] - 1]
 
     def continuation(self, position: int, length: int) -> list[int]:
-        """At most ``length`` tokens from ``position`` on, fewer where the document ends before."""
+        """The tokens from a position on, to the end of their document at most.
+
+        Parameters
+        ----------
+        position : int
+            In ``tokens``.
+        length : int
+            Most tokens.
+
+        Returns
+        -------
+        list of int
+
+        Examples
+        --------
+        >>> from specdec_lib.datastores import build_tokens
+        >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 8]], vocabulary=10, progress=False)
+        >>> store.continuation(2, length=5)
+        [6, 7]
+        """
         tokens = self.tokens[position : position + length].tolist()
         return tokens[: tokens.index(self.vocabulary)] if self.vocabulary in tokens else tokens
 

@@ -15,7 +15,19 @@ from specdec_lib.decoding.compiled import compiled
 
 
 class Room(NamedTuple):
-    """Arrays that a search writes into, int32; candidates are at most ``matches * min(length, choices + 1)``."""
+    """Arrays that a search writes into, int32; candidates are at most ``matches * min(length, choices + 1)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.trie import Room
+    >>> matches, length, choices, vocabulary = 4, 2, 8, 10
+    >>> size = matches * min(length, choices + 1)
+    >>> shapes = (matches,), (vocabulary + 1,), (2, matches), (5, size), (size,), (4, choices)
+    >>> room = Room(*(np.zeros(shape, np.int32) for shape in shapes))
+    >>> room.nodes.shape
+    (4, 8)
+    """
 
     entries: np.ndarray  # (matches,)
     counts: np.ndarray  # (vocabulary + 1,), zeros before and after
@@ -36,7 +48,28 @@ def _mix(number):
 
 @compiled
 def sample_uniform(suffixes, start, stop, keep, seed, out):
-    """``keep`` of the entries ``start .. stop - 1``, one from each of as many equal parts, by ``seed`` and the range alone."""
+    """Draw entries of a range, one from each of as many equal parts, by ``seed`` and the range alone.
+
+    Parameters
+    ----------
+    suffixes : int array
+    start, stop : int
+        The range of entries.
+    keep : int
+        Entries drawn, at most as many as the range has.
+    seed : int
+    out : int32 array of shape (keep,) or longer
+        Gets them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores.trie import sample_uniform
+    >>> out = np.zeros(2, np.int32)
+    >>> sample_uniform(np.arange(10, 18, dtype=np.int32), 0, 8, 2, 1, out)
+    >>> bool(10 <= out[0] < 14 <= out[1] < 18)
+    True
+    """
     size = stop - start
     state = _mix(np.uint64(seed) ^ _mix(np.uint64(start)) ^ (np.uint64(stop) << np.uint64(32)))
     for i in range(keep):
@@ -47,8 +80,39 @@ def sample_uniform(suffixes, start, stop, keep, seed, out):
 
 @compiled
 def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
-    """The ``keep`` entries whose continuations, cut to ``length`` tokens, come first in order of token ids; one that its
-    document cuts off comes before those that extend it. ``counts`` is scratch: zeros before and after."""
+    """Take the entries of a range whose continuations come first in order of token ids.
+
+    A continuation that its document cuts off comes before those that extend it.
+
+    Parameters
+    ----------
+    tokens, suffixes : int arrays
+        Of a store and of its suffix array.
+    start, stop : int
+        The range of entries.
+    keep : int
+        Entries taken.
+    length : int
+        Tokens to which continuations are cut.
+    counts : int array of shape (vocabulary + 1,)
+        Scratch: zeros before and after.
+    out : int32 array of shape (keep,) or longer
+        Gets the entries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import build_suffix_array, build_tokens
+    >>> from specdec_lib.datastores.trie import sample_smallest
+    >>> store = build_tokens(folder / "store", [[5, 8], [5, 6], [5, 7]], vocabulary=10, progress=False)
+    >>> index = build_suffix_array(store, progress=False)
+    >>> match, out = index.longest([5]), np.zeros(2, np.int32)
+    >>> sample_smallest(
+    ...     store.tokens, index.suffixes, match.start, match.stop, 2, 1, np.zeros(11, np.int32), out
+    ... )
+    >>> sorted(store.continuation(int(position) + 1, 1) for position in out)
+    [[6], [7]]
+    """
     separator = np.int64(tokens[0])
     entries = suffixes[start:stop].copy()
     begin, end = 0, len(entries)  # entries[:begin] are taken; entries[begin:end] tie, and some of them are
@@ -93,7 +157,35 @@ def sample_smallest(tokens, suffixes, start, stop, keep, length, counts, out):
 
 @compiled
 def take_matches(tokens, suffixes, start, stop, rule, counts, out):
-    """Write the matches taken of the entries ``start .. stop - 1``, all or ``most`` by one of the two rules; their number."""
+    """Write the matches taken of a range of entries: all, or as many as are asked for by one of the two rules.
+
+    Parameters
+    ----------
+    tokens, suffixes, start, stop, counts
+        As for :func:`sample_smallest`.
+    rule : (int, int, bool, int)
+        Most matches, tokens to which continuations are cut, whether to draw with :func:`sample_uniform`, and its seed.
+    out : int32 array
+        Gets the entries.
+
+    Returns
+    -------
+    int
+        Number of matches taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import build_suffix_array, build_tokens
+    >>> from specdec_lib.datastores.trie import take_matches
+    >>> store = build_tokens(folder / "store", [[5, 8], [5, 6], [5, 7]], vocabulary=10, progress=False)
+    >>> index = build_suffix_array(store, progress=False)
+    >>> match, out = index.longest([5]), np.zeros(3, np.int32)
+    >>> counts = np.zeros(11, np.int32)
+    >>> rules = (2, 1, False, 0), (5, 1, False, 0)
+    >>> [take_matches(store.tokens, index.suffixes, match.start, match.stop, rule, counts, out) for rule in rules]
+    [2, 3]
+    """
     most, length, uniform, seed = rule
     if stop - start <= most:
         out[: stop - start] = suffixes[start:stop]
@@ -121,11 +213,40 @@ def _before(a, b, weight, depth, token, parent, node_token, node_parent):
 
 @compiled
 def best_nodes(tokens, entries, count, length, choices, room):
-    """Write the ``choices`` best nodes by weight, largest first, then depth and path, smallest first; return their number.
+    """Write the best nodes of the trie of what followed some matches (REST, section 3.2, Algorithm 2).
 
-    ``entries[:count]`` are positions of the matches in ``tokens``, a store with separators; their order is lost. No path is
-    longer than ``length``. Row by row ``room.nodes`` receives token, parent (-1 for the root), weight and depth. The rest of
-    ``room`` is scratch.
+    They come by weight, largest first, then depth and path, smallest first.
+
+    Parameters
+    ----------
+    tokens : int array
+        Of a store, with separators.
+    entries : int32 array
+        ``entries[:count]`` are the positions of the matches in ``tokens``; their order is lost.
+    count : int
+    length : int
+        Longest path.
+    choices : int
+        Most nodes.
+    room : Room
+        Row by row ``room.nodes`` receives token, parent (-1 for the root), weight and depth. The rest is scratch.
+
+    Returns
+    -------
+    int
+        Number of nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.datastores.trie import Room, best_nodes
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 6, 8]], vocabulary=10, progress=False)
+    >>> shapes = (2,), (11,), (2, 2), (5, 4), (4,), (4, 3)
+    >>> room = Room(*(np.zeros(shape, np.int32) for shape in shapes))
+    >>> found = best_nodes(store.tokens, np.array([1, 5], np.int32), 2, 2, 3, room)
+    >>> room.nodes[:3, :found].tolist()
+    [[6, 7, 8], [-1, 0, 0], [2, 1, 1]]
     """
     separator = np.int64(tokens[0])
     _, counts, scratch, candidates, heap, nodes = room

@@ -81,7 +81,25 @@ def settings(device: torch.device, as_written: bool = False) -> Iterator[None]:
 
 
 def rows_of_groups(mask: torch.Tensor, groups: int) -> torch.Tensor:
-    """A mask of n queries, shape (1, 1, n, length), for ``groups`` query heads stacked: (1, 1, groups * n, length)."""
+    """A mask of n queries for query heads that are stacked as rows of one head.
+
+    Parameters
+    ----------
+    mask : tensor of shape (1, 1, n, length)
+    groups : int
+        Query heads that share a key head.
+
+    Returns
+    -------
+    tensor of shape (1, 1, groups * n, length)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.attention import rows_of_groups
+    >>> rows_of_groups(torch.zeros(1, 1, 3, 8), groups=2).shape
+    torch.Size([1, 1, 6, 8])
+    """
     width, length = mask.shape[2:]
     return mask.expand(1, groups, width, length).reshape(1, 1, groups * width, length)
 
@@ -91,8 +109,29 @@ def grouped_attention(
 ) -> torch.Tensor:
     """Attention of grouped queries under a mask, the queries of a group as more rows of one head, so that keys are not copied.
 
-    ``query`` has shape (1, heads, n, d), ``key`` and ``value`` (1, key heads, length, d), ``mask`` (1, 1, n, length) or that of
-    :func:`rows_of_groups`, the result (1, n, heads, d). Scores are scaled by 1 / sqrt(d) unless ``scaling`` says otherwise.
+    Parameters
+    ----------
+    query : float tensor of shape (1, heads, n, d)
+    key, value : float tensor of shape (1, key heads, length, d)
+    mask : float tensor of shape (1, 1, n, length), or as :func:`rows_of_groups` gives it
+    scaling : float or None
+        Factor of the scores; None is 1 / sqrt(d).
+
+    Returns
+    -------
+    float tensor of shape (1, n, heads, d)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.attention import grouped_attention
+    >>> query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8)
+    >>> mask = torch.zeros(1, 1, 3, 5)
+    >>> own = grouped_attention(query, key, key, mask, None)
+    >>> copied = key.repeat_interleave(2, dim=1)
+    >>> torchs = torch.nn.functional.scaled_dot_product_attention(query, copied, copied, attn_mask=mask)
+    >>> torch.allclose(own, torchs.transpose(1, 2), atol=1e-6)
+    True
     """
     _, heads, width, size = query.shape
     shared = key.shape[1]

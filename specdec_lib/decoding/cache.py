@@ -15,7 +15,25 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 def on_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of numbers of the host, queued for a GPU from pinned memory so that the host does not wait for it."""
+    """A tensor of numbers of the host, queued for a GPU from pinned memory so that the host does not wait for it.
+
+    Parameters
+    ----------
+    values : sequence of float
+    device : torch.device
+    dtype : torch.dtype, optional
+
+    Returns
+    -------
+    tensor of shape (len(values),)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.cache import on_device
+    >>> on_device([3, 5], torch.device("cpu"))
+    tensor([3, 5])
+    """
     # Made on the host, whatever the caller's default device is.
     tensor = torch.tensor(values, dtype=dtype, device="cpu")
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
@@ -75,9 +93,29 @@ class _Slots(CacheLayerMixin):
 class TreeCache(Cache):
     """Preallocated cache of every layer, with in-place commit of an accepted path.
 
-    The buffers hold ``capacity`` positions, of which ``length`` are committed; a forward pass writes behind them. ``slots``, int64
-    (width,), are where the next pass writes, attending over the whole buffers; None, the default, is right behind the committed
-    positions. ``static`` buffers stay where they are and begin as zeros, because a pass over slots reads all of them.
+    ``length`` positions are committed; a forward pass writes behind them. ``slots``, int64 (width,), are where the next pass
+    writes, attending over the whole buffers; None, the default, is right behind the committed positions.
+
+    Parameters
+    ----------
+    layers : int
+    capacity : int
+        Positions that the buffers hold.
+    static : bool
+        Whether the buffers stay where they are and begin as zeros, because a pass over slots reads all of them.
+
+    Examples
+    --------
+    A draft of two branches after one token: 1 continues the root, 2 does so too, and 3 continues 2. The path 2, 3 is accepted:
+
+    >>> import torch
+    >>> from specdec_lib.decoding.cache import TreeCache
+    >>> cache = TreeCache(layers=1, capacity=8)
+    >>> keys = torch.tensor([0.0, 1.0, 2.0, 3.0]).reshape(1, 1, 4, 1)
+    >>> written = cache.update(keys, -keys, layer_idx=0)
+    >>> cache.commit([0, 2, 3])
+    >>> cache.length, cache.layers[0].keys[0, 0, :3, 0]
+    (3, tensor([0., 2., 3.]))
     """
 
     def __init__(self, layers: int, capacity: int, static: bool = False):

@@ -7,7 +7,37 @@ from collections.abc import Collection
 
 
 def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
-    """``value`` as an int, those of numpy and torch too; a ValueError names it if it is no whole number from ``least`` up."""
+    """Check a whole number.
+
+    Parameters
+    ----------
+    name : str
+        What the error calls the value.
+    value : object
+        An int, of numpy and torch too.
+    least : int
+    meaning : str
+        What the error says instead of "``least`` or more".
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        If it is no whole number from ``least`` up.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.checks import whole
+    >>> whole("num_tokens", 10, least=1)
+    10
+    >>> whole("num_tokens", 0, least=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: num_tokens is 0; expected a whole number, 1 or more
+    """
     try:
         number = operator.index(value)
     except TypeError:
@@ -18,7 +48,33 @@ def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> str:
-    """``value``, if it is a known name; a ValueError names it otherwise."""
+    """Check a name.
+
+    Parameters
+    ----------
+    name : str
+        What the error calls the value.
+    value : object
+    known : collection of str
+
+    Returns
+    -------
+    str
+        The value itself.
+
+    Raises
+    ------
+    ValueError
+        If it is none of the known ones.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.checks import one_of
+    >>> one_of("variant", "exact", ("original", "transformers"))
+    Traceback (most recent call last):
+        ...
+    ValueError: variant is 'exact'; expected one of original, transformers
+    """
     if value not in known:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
     return value

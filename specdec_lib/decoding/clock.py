@@ -10,7 +10,17 @@ import torch
 
 
 class HostClock:
-    """Wall clock: marks moments, and tells later how far apart they were. Right where a call returns when its work is done."""
+    """Wall clock: marks moments, and tells later how far apart they were. Right where a call returns when its work is done.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.clock import HostClock
+    >>> clock = HostClock()
+    >>> start, end = clock.mark(), clock.mark()
+    >>> clock.settle()
+    >>> clock.seconds(start, end) >= 0
+    True
+    """
 
     def mark(self) -> Any:
         """This moment."""
@@ -43,6 +53,22 @@ class DeviceClock(HostClock):
 
 
 def clock_of(devices: Collection[torch.device]) -> HostClock:
-    """A GPU's own clock, or the host's: for a CPU, and for several GPUs, since one's events tell nothing of another's work."""
+    """A GPU's own clock, or the host's: for a CPU, and for several GPUs, since one's events tell nothing of another's work.
+
+    Parameters
+    ----------
+    devices : collection of torch.device
+        Those that a model lies on.
+
+    Returns
+    -------
+    HostClock or DeviceClock
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.clock import clock_of
+    >>> type(clock_of([model.device])).__name__
+    'HostClock'
+    """
     cards = {device for device in devices if device.type == "cuda"}
     return DeviceClock(*cards) if len(cards) == 1 else HostClock()

@@ -28,7 +28,19 @@ LAST = -1
 
 @dataclass(frozen=True)
 class Capture:
-    """What the target keeps of its own computation for a drafter."""
+    """What the target keeps of its own computation for a drafter; ``|`` joins two of them.
+
+    Raises
+    ------
+    ValueError
+        If ``prompt`` is set and ``topk`` is 0.
+
+    Examples
+    --------
+    >>> from specdec_lib import LAST, Capture
+    >>> Capture(layers=(LAST,)) | Capture(layers=(2,), heads=((2, 0),))
+    Capture(layers=(-1, 2), heads=((2, 0),), topk=0, prompt=False)
+    """
 
     #: Hidden states as transformers counts them: 0 are the embeddings, ``i`` the output of block ``i``, the last one
     #: the final norm's output, which is also called :data:`LAST`.
@@ -58,7 +70,20 @@ class Capture:
 
 @dataclass
 class Context:
-    """What a drafter is shown."""
+    """What a drafter is shown.
+
+    Examples
+    --------
+    :func:`specdec_lib.generate` makes one. Make one yourself to see what a drafter proposes, without a model:
+
+    >>> from specdec_lib import Context, Sampling
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> context = Context([5, 6, 7, 5, 6], prompt_length=4, vocabulary=10, sampling=Sampling())
+    >>> drafter = PromptLookup(max_ngram=2, num_tokens=2)
+    >>> drafter.start(context)
+    >>> drafter.propose(context, limit=4)
+    DraftTree(tokens=[7, 5], parents=[-1, 0])
+    """
 
     #: Prompt and all emitted tokens; grows in place. The last one's states are not computed yet.
     tokens: list[int]
@@ -84,7 +109,19 @@ class Context:
 
 
 class Evidence(NamedTuple):
-    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it."""
+    """What a drafter knows of the draft it has just made; one tree weighs its nodes by it.
+
+    Examples
+    --------
+    >>> from specdec_lib import Context, Sampling
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> context = Context([5, 6, 7, 5, 6], prompt_length=4, vocabulary=10, sampling=Sampling())
+    >>> drafter = PromptLookup(max_ngram=2, num_tokens=2)
+    >>> drafter.start(context)
+    >>> tree = drafter.propose(context, limit=4)
+    >>> drafter.evidence(context).match
+    2
+    """
 
     #: Tokens before the draft that the source and the context share.
     match: int = 0
@@ -114,6 +151,20 @@ class Drafter(ABC):
     A drafter may train in any of these calls: gradients are on unless the caller has switched them off, and captured states are
     ordinary tensors. Clone what you keep for a later call, because the target writes on in the same memory. A drafter that runs
     a network of its own without learning does so under ``torch.inference_mode()``.
+
+    Examples
+    --------
+    A drafter that guesses that the last token comes again. The output is that of plain decoding, however bad the guess:
+
+    >>> from specdec_lib import Drafter, DraftTree, generate
+    >>> class Again(Drafter):
+    ...     def propose(self, context, limit):
+    ...         return DraftTree.chain(context.tokens[-1:])
+    >>> run = generate(model, prompt, Again(), max_new_tokens=24)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=24).tokens
+    True
+    >>> len(run.steps), sum(step.accepted for step in run.steps)
+    (23, 0)
     """
 
     #: What it needs of the target's computation.
@@ -142,17 +193,42 @@ class Drafter(ABC):
         """Forget everything learned in earlier generations."""
 
     def start(self, context: Context) -> None:
-        """Look at a new prompt; ``context.tokens`` ends with the first new token, and grows until the end."""
+        """Look at a new prompt.
+
+        Parameters
+        ----------
+        context : Context
+            Its ``tokens`` end with the first new token, and grow until the end.
+        """
 
     @abstractmethod
     def propose(self, context: Context, limit: int) -> DraftTree:
-        """A draft no deeper than ``limit`` (at least 1); an empty tree where there is nothing to propose."""
+        """Guess how the text goes on.
+
+        Parameters
+        ----------
+        context : Context
+            Only to be read.
+        limit : int
+            Deepest draft that can be used, 1 or more; deeper nodes are cut.
+
+        Returns
+        -------
+        DraftTree
+            An empty tree where there is nothing to propose.
+        """
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Learn from a pass of the target, after its tokens are emitted.
 
-        ``tree`` is the proposed tree cut to the limit, or an empty one where none was asked for; ``path`` the nodes whose
-        tokens were emitted, from the root's child down; ``outputs`` are None if ``capture.topk`` is 0.
+        Parameters
+        ----------
+        tree : DraftTree
+            The proposed tree cut to the limit, or an empty one where none was asked for.
+        path : tuple of int
+            The nodes whose tokens were emitted, from the root's child down.
+        outputs : Outputs or None
+            None if ``capture.topk`` is 0.
         """
 
     def __repr__(self) -> str:
@@ -174,7 +250,26 @@ class Drafter(ABC):
 
 
 class WrappedDrafter(Drafter):
-    """Passes every call on to another drafter; a subclass overrides what it adds."""
+    """Passes every call on to another drafter; a subclass overrides what it adds.
+
+    Parameters
+    ----------
+    drafter : Drafter
+        Its ``capture`` and ``replays`` become those of the wrapper.
+
+    Examples
+    --------
+    Prompt lookup with drafts of at most three tokens:
+
+    >>> from specdec_lib import WrappedDrafter, generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> class Short(WrappedDrafter):
+    ...     def propose(self, context, limit):
+    ...         return self.drafter.propose(context, min(limit, 3))
+    >>> run = generate(model, prompt, Short(PromptLookup()), max_new_tokens=24)
+    >>> max(step.drafted for step in run.steps)
+    3
+    """
 
     def __init__(self, drafter: Drafter):
         self.drafter, self.capture, self.replays = drafter, drafter.capture, drafter.replays
@@ -202,7 +297,29 @@ class WrappedDrafter(Drafter):
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what is no drafter, and what declares what cannot be declared."""
+    """Refuse what is no drafter, and what declares what cannot be declared.
+
+    Parameters
+    ----------
+    drafter : object
+
+    Raises
+    ------
+    TypeError
+        If it is no :class:`Drafter`, or its ``capture`` is no :class:`Capture`.
+    ValueError
+        If its ``replays`` is none of the known values.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.contract import check_drafter
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> check_drafter(PromptLookup())
+    >>> check_drafter(PromptLookup)
+    Traceback (most recent call last):
+        ...
+    TypeError: drafter is <class '...PromptLookup'>; expected an object of a subclass of specdec_lib.Drafter: make one, ...
+    """
     if not isinstance(drafter, Drafter):
         made = f": make one, {drafter.__name__}(...)" if isinstance(drafter, type) else ""
         raise TypeError(f"drafter is {drafter!r}; expected an object of a subclass of specdec_lib.Drafter{made}")

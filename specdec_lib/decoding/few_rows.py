@@ -63,7 +63,26 @@ def _pool(process: int) -> ThreadPoolExecutor:
 
 
 def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``states`` times ``weight`` transposed, (m, k) by (n, k), both contiguous, in float32 and on the processor."""
+    """``states`` times ``weight`` transposed, in float32 and on the processor.
+
+    Parameters
+    ----------
+    states : float32 tensor of shape (m, k)
+    weight : float32 tensor of shape (n, k)
+        Both contiguous.
+
+    Returns
+    -------
+    float32 tensor of shape (m, n)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.few_rows import product
+    >>> states, weight = torch.randn(3, 8), torch.randn(5, 8)
+    >>> torch.allclose(product(states, weight), states @ weight.T, atol=1e-5)
+    True
+    """
     out = torch.empty((len(states), len(weight)), dtype=torch.float32, device="cpu")
     arrays = states.numpy(), weight.numpy(), out.numpy()
     parts = min(torch.get_num_threads(), max(1, weight.numel() // SHARE))
@@ -112,6 +131,16 @@ class FewRows(TorchFunctionMode):
 
     In float32, on the CPU and without gradients; all else is torch's. A model is run as it is, so that its hooks, adapters and
     quantised weights work as they do without.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.few_rows import FewRows
+    >>> layer, states = torch.nn.Linear(8, 5), torch.randn(3, 8)
+    >>> with torch.inference_mode(), FewRows():
+    ...     out = layer(states)
+    >>> torch.allclose(out, layer(states), atol=1e-5)
+    True
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -123,7 +152,22 @@ class FewRows(TorchFunctionMode):
 
 
 def serves(model: PreTrainedModel) -> bool:
-    """Whether a model's passes gain by :class:`FewRows`: float32 on the CPU, not tiny, and not compiled."""
+    """Whether a model's passes gain by :class:`FewRows`: float32 on the CPU, not tiny, and not compiled.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.few_rows import serves
+    >>> serves(model), serves(draft)
+    (True, False)
+    """
     weights = model.get_input_embeddings().weight
     if weights.device.type != "cpu" or weights.dtype != torch.float32 or is_compiled(model):
         return False

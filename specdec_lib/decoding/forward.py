@@ -19,25 +19,87 @@ Mask = torch.Tensor | dict[str, torch.Tensor | None]
 
 
 def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Restrict ``visible``, what each token may attend to, itself included, to a sliding window; shape (n, length).
+    """Restrict what tokens may attend to to a sliding window.
 
-    A token attends to itself and the ``window - 1`` positions before it. It goes by position (``rows`` of the n tokens,
-    ``columns`` of what they may attend to): a node of a tree has that of its depth, wherever it lies in the block.
+    A token attends to itself and the ``window - 1`` positions before it. It goes by position: a node of a tree has that of its
+    depth, wherever it lies in the block.
+
+    Parameters
+    ----------
+    visible : bool tensor of shape (n, length)
+        What each token may attend to, itself included.
+    rows : int tensor of shape (n,)
+        Positions of the tokens.
+    columns : int tensor of shape (length,)
+        Positions of what they may attend to.
+    window : int or None
+        In tokens; None restricts nothing.
+
+    Returns
+    -------
+    bool tensor of shape (n, length)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.forward import in_window
+    >>> places = torch.arange(4)
+    >>> in_window(torch.ones(4, 4, dtype=torch.bool).tril(), places, places, window=2).int()
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [0, 1, 1, 0],
+            [0, 0, 1, 1]], dtype=torch.int32)
     """
     return visible if window is None else visible & (columns > rows[:, None] - window)
 
 
 def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
-    """Return the argument that asks a model for the logits of its last positions alone; empty where it has none."""
+    """The argument that asks a model for the logits of its last positions alone.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    last : int
+
+    Returns
+    -------
+    dict of str to int
+        Empty where the model has no such argument.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.forward import keeping
+    >>> keeping(model, 1)
+    {'logits_to_keep': 1}
+    """
     named = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
     return {"logits_to_keep": last} if named else {}
 
 
 class Forward:
-    """Calls a model over a cache; with ``captures`` set, what ``torch.compile`` wraps is run as it is, hooks and all.
+    """Calls a model over a cache.
 
-    Passes over a few tokens use the products of :mod:`specdec_lib.decoding.few_rows` where these are faster, unless ``reference``
-    asks for what transformers computes.
+    Passes over a few tokens use the products of :mod:`specdec_lib.decoding.few_rows` where these are faster.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    cache : TreeCache
+    captures : bool
+        Run what ``torch.compile`` wraps as it is, hooks and all.
+    reference : bool
+        Run what transformers computes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.cache import TreeCache
+    >>> from specdec_lib.decoding.forward import Forward
+    >>> forward = Forward(model, TreeCache(model.config.num_hidden_layers, capacity=64))
+    >>> with torch.inference_mode():
+    ...     logits = forward(torch.tensor([prompt]), torch.arange(len(prompt)), mask=None, last_only=True)
+    >>> logits.shape
+    torch.Size([1, 4096])
     """
 
     #: Whether tokens without a mask are a chain behind the committed ones.

@@ -28,7 +28,32 @@ TokenIds = Sequence[int] | np.ndarray | torch.Tensor
 
 
 def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
-    """Check a prompt, of shape (n,) or (1, n), and give it as a list."""
+    """Check a prompt.
+
+    Parameters
+    ----------
+    input_ids : sequence of int, or integer array or tensor of shape (n,) or (1, n)
+    vocabulary : int
+        Number of token ids of the model.
+
+    Returns
+    -------
+    list of int
+
+    Raises
+    ------
+    TypeError
+        For text, and for numbers that are not whole.
+    ValueError
+        For several prompts, an empty one, and an id outside the vocabulary.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.generate import as_token_list
+    >>> as_token_list(torch.tensor([[3, 5]]), vocabulary=10)
+    [3, 5]
+    """
     if isinstance(input_ids, str | Mapping):
         given = "text" if isinstance(input_ids, str) else f"a {type(input_ids).__name__}"
         raise TypeError(f"input_ids is {given}; expected token ids: tokenizer(text)['input_ids']")
@@ -52,7 +77,24 @@ def as_token_list(input_ids: TokenIds, vocabulary: int) -> list[int]:
 
 
 def as_token_lists(prompts: Sequence[TokenIds], model: PreTrainedModel) -> list[list[int]]:
-    """Check several prompts, at least one, each with room for a token in the model's context."""
+    """Check several prompts, each with room for a token in the model's context.
+
+    Parameters
+    ----------
+    prompts : sequence
+        At least one, each as :func:`as_token_list` takes it.
+    model : PreTrainedModel
+
+    Returns
+    -------
+    list of list of int
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.generate import as_token_lists
+    >>> as_token_lists([[3, 5], [7]], model)
+    [[3, 5], [7]]
+    """
     if not len(prompts):
         raise ValueError("no prompts; expected at least one")
     lists = [as_token_list(prompt, vocabulary_size(model)) for prompt in prompts]
@@ -67,7 +109,26 @@ def _check_room(name: str, prompt: list[int], context: int | None) -> None:
 
 
 def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None) -> frozenset[int]:
-    """The ids that end a generation; None takes the model's own, an empty list none."""
+    """The ids that end a generation.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    eos_token_id : int, iterable of int, or None
+        None takes the model's own, an empty list none.
+
+    Returns
+    -------
+    frozenset of int
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.generate import end_tokens
+    >>> end_tokens(model, None) == {model.config.eos_token_id}
+    True
+    >>> end_tokens(model, [])
+    frozenset()
+    """
     given = eos_token_id is not None
     if eos_token_id is None:
         eos_token_id = getattr(model.generation_config, "eos_token_id", None)
@@ -91,8 +152,29 @@ def end_tokens(model: PreTrainedModel, eos_token_id: int | Iterable[int] | None)
 class Run:
     """One generation, checked before any work: a prompt, how its tokens are chosen and where it ends.
 
-    ``shown`` is the sampling that drafters see when ``processors`` already apply temperature and top-p. ``context`` holds the
-    tokens and is what a drafter is shown.
+    ``context`` holds the tokens and is what a drafter is shown.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    input_ids
+        As for :func:`generate`.
+    sampling : Sampling or None
+    limits : Limits
+    processors : callable, optional
+        transformers' logits processors.
+    shown : Sampling, optional
+        What drafters see when ``processors`` already apply temperature and top-p.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.generate import Run
+    >>> from specdec_lib.decoding.loop import Limits, decode
+    >>> run = Run(model, prompt, None, Limits(max_new_tokens=8))
+    >>> with run.verifier() as verifier:
+    ...     done = decode(verifier, None, run.context, run.limits)
+    >>> run.context.tokens == prompt + done.tokens
+    True
     """
 
     def __init__(
@@ -168,15 +250,14 @@ def generate(
     The tokens are those of plain decoding with the same ``sampling``, whatever the drafter: token for token for
     drafters that propose tokens only, in distribution for those that draw from a draft model or from EAGLE's layer.
 
-    UnsupportedModel, a ValueError, is raised if the model cannot be decoded by tree verification, or cannot give what the drafter
-    needs. Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
+    Of ``model.generation_config`` only ``eos_token_id`` is read. To decode with everything that transformers'
     ``model.generate`` applies, logits processors included, use :func:`specdec_lib.custom_generate`.
 
     Parameters
     ----------
     model : PreTrainedModel
         A decoder-only causal language model of transformers, in evaluation mode.
-    input_ids : sequence of int, or array or tensor of shape (n,) or (1, n)
+    input_ids : sequence of int, or integer array or tensor of shape (n,) or (1, n)
     drafter : Drafter, optional
         ``None`` decodes plainly.
     sampling : Sampling, optional
@@ -189,10 +270,42 @@ def generate(
         Called with each block of new tokens as it is emitted.
     stop_strings : str or sequence of str, optional
         End with the token that completes one of these, which may begin in the prompt, as in transformers; needs ``tokenizer``.
+    tokenizer : PreTrainedTokenizerBase, optional
+        The model's own.
     runtime : Runtime or "transformers", optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs. Without one they
         are transformers' own, on a CPU in float32 with a faster product for passes over a few tokens, which reads the model's
         weights as they are; ``"transformers"`` leaves that out. The tokens are the same in float32, up to rounding.
+
+    Returns
+    -------
+    Generation
+
+    Raises
+    ------
+    UnsupportedModel
+        A ValueError: the model cannot be decoded by tree verification, or cannot give what the drafter needs.
+    FloatingPointError
+        If no token can be chosen from the model's logits.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> plain = generate(model, prompt, max_new_tokens=24)
+    >>> fast = generate(model, prompt, PromptLookup(max_ngram=3, num_tokens=10), max_new_tokens=24)
+    >>> print(tokenizer.decode(fast.tokens))
+    <BLANKLINE>
+        return x + y
+    <BLANKLINE>
+    def _subtract(x, y):
+        return x + y
+    <BLANKLINE>
+    def _
+    >>> fast.tokens == plain.tokens
+    True
+    >>> len(plain.steps), len(fast.steps)
+    (23, 5)
     """
     if drafter is not None:
         check_drafter(drafter)
@@ -213,10 +326,29 @@ def record(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runtime: Runtime | Literal["transformers"] | None = None,
 ) -> Trace:
-    """Decode plainly and keep, on the CPU, what any drafter would need to be replayed; arguments as for :func:`generate`.
+    """Decode plainly and keep, on the CPU, what any drafter would need to be replayed.
 
-    ``capture`` names the layers and heads to keep: ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
-    Most likely tokens are not recorded.
+    Most likely tokens (``capture.topk``) are not recorded.
+
+    Parameters
+    ----------
+    capture : Capture
+        The layers and heads to keep: ``drafter.capture`` of the drafter to be replayed, or several joined by ``|``.
+    model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer, runtime
+        As for :func:`generate`.
+
+    Returns
+    -------
+    Trace
+
+    Examples
+    --------
+    >>> from specdec_lib import record, replay
+    >>> from specdec_lib.drafters import PromptLookupHidden
+    >>> drafter = PromptLookupHidden(layer=2)
+    >>> trace = record(model, prompt, max_new_tokens=12, capture=drafter.capture)
+    >>> replay(trace, drafter).tokens == trace.tokens
+    True
     """
     run = _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strings, tokenizer)
     rows: list[torch.Tensor] = []
@@ -243,6 +375,24 @@ def record(
 
 
 def kept(values: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU that may be trained on, which tensors of inference mode may not."""
+    """A copy on the CPU that may be trained on, which tensors of inference mode may not.
+
+    Parameters
+    ----------
+    values : tensor
+
+    Returns
+    -------
+    tensor
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.generate import kept
+    >>> with torch.inference_mode():
+    ...     copy = kept(torch.ones(2))
+    >>> copy.is_inference()
+    False
+    """
     with torch.inference_mode(False):
         return values.cpu().clone()

@@ -40,7 +40,14 @@ Processors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a generation ends."""
+    """Where a generation ends.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.loop import Limits
+    >>> Limits(max_new_tokens=32, eos=frozenset({tokenizer.eos_token_id}), context=512).max_new_tokens
+    32
+    """
 
     max_new_tokens: int
     #: The first of these ends the output and is its last token.
@@ -55,7 +62,29 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Verifier(ABC):
-    """Knows the target's tokens."""
+    """Knows the target's tokens: :class:`ModelVerifier` asks a model for them, :class:`TraceVerifier` a recorded run.
+
+    Examples
+    --------
+    One that knows the whole text beforehand:
+
+    >>> from specdec_lib import Context, Sampling
+    >>> from specdec_lib.decoding.acceptance import exact_match
+    >>> from specdec_lib.decoding.loop import Limits, Verifier, decode
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> text = [5, 6, 7, 8, 5, 6, 7, 8, 9]
+    >>> class Known(Verifier):
+    ...     def first(self, context):
+    ...         return text[len(context.tokens)]
+    ...     def verify(self, tree, context):
+    ...         self.passed = self.clock.mark()
+    ...         coming = text[len(context.tokens):]
+    ...         return exact_match(tree, lambda node, path: coming[len(path)], ())
+    >>> context = Context(text[:5], 5, 10, Sampling())
+    >>> run = decode(Known(), PromptLookup(num_tokens=2), context, Limits(max_new_tokens=4))
+    >>> run.tokens, [step.accepted for step in run.steps]
+    ([6, 7, 8, 9], [2])
+    """
 
     #: Measures device time separately from host time.
     clock: HostClock = field(default_factory=HostClock)
@@ -78,10 +107,34 @@ class Verifier(ABC):
 
 @dataclass
 class ModelVerifier(Verifier):
-    """Verifies by running the target; ``topk`` most likely tokens after each node are kept as ``outputs``.
+    """Verifies by running the target.
 
-    With ``prompt`` those after each token of the prompt are shown in the context.
-    ``processors`` are transformers' logits processors, applied to each node visited with the tokens that lead to it.
+    Parameters
+    ----------
+    target : Target
+    sampling : Sampling
+        Bound to the prompt.
+    eos : frozenset of int
+        Tokens that end the output.
+    processors : callable, optional
+        transformers' logits processors, applied to each node visited with the tokens that lead to it.
+    topk : int
+        Most likely tokens after each node that are kept as ``outputs``; 0 for none.
+    prompt : bool
+        Whether those after each token of the prompt are shown in the context.
+
+    Examples
+    --------
+    >>> from specdec_lib import Context, DraftTree, Sampling
+    >>> from specdec_lib.decoding.loop import ModelVerifier
+    >>> from specdec_lib.decoding.target import Target
+    >>> context = Context(list(prompt), len(prompt), 4096, Sampling())
+    >>> with Target(model, longest=64) as target:
+    ...     verifier = ModelVerifier(target=target, sampling=context.sampling)
+    ...     context.tokens.append(verifier.first(context))
+    ...     path, token = verifier.verify(DraftTree.chain([0, 0]), context)
+    >>> path
+    []
     """
 
     target: Target
@@ -157,7 +210,17 @@ class ModelVerifier(Verifier):
 
 @dataclass
 class Trace:
-    """A recorded run of plain decoding."""
+    """A recorded run of plain decoding, as :func:`specdec_lib.record` makes it and :func:`specdec_lib.replay` reads it.
+
+    Examples
+    --------
+    >>> from specdec_lib import LAST, Capture, record
+    >>> trace = record(model, prompt, max_new_tokens=8, capture=Capture(layers=(LAST,)))
+    >>> len(trace.tokens), trace.finish_reason
+    (8, 'length')
+    >>> trace.hidden[LAST].shape == (len(prompt) + 7, model.config.hidden_size)
+    True
+    """
 
     prompt: list[int]
     tokens: list[int]
@@ -176,7 +239,23 @@ class Trace:
 
 @dataclass
 class TraceVerifier(Verifier):
-    """Verifies by looking the recorded tokens up."""
+    """Verifies by looking the recorded tokens up.
+
+    Parameters
+    ----------
+    trace : Trace
+
+    Examples
+    --------
+    >>> from specdec_lib import Context, DraftTree, Sampling, record
+    >>> from specdec_lib.decoding.loop import TraceVerifier
+    >>> trace = record(model, prompt, max_new_tokens=8)
+    >>> verifier = TraceVerifier(trace=trace)
+    >>> context = Context([*prompt, trace.tokens[0]], len(prompt), trace.vocabulary, Sampling())
+    >>> path, token = verifier.verify(DraftTree.chain(trace.tokens[1:4]), context)
+    >>> path, token == trace.tokens[4]
+    ([0, 1, 2], True)
+    """
 
     trace: Trace
 
@@ -225,9 +304,36 @@ def decode(
     limits: Limits,
     on_tokens: Callable[[list[int]], None] | None = None,
 ) -> Generation:
-    """Generate until a limit is met; without a drafter one token a forward.
+    """Generate until a limit is met: what :func:`specdec_lib.generate` and :func:`specdec_lib.replay` call.
 
-    The new tokens are appended to the context's, which are the prompt. RuntimeError if another generation has the drafter.
+    Parameters
+    ----------
+    verifier : Verifier
+    drafter : Drafter or None
+        None decodes plainly, one token a pass.
+    context : Context
+        Its tokens are the prompt; the new ones are appended to them.
+    limits : Limits
+    on_tokens : callable, optional
+        Called with each block of new tokens, a list of int, as it is emitted.
+
+    Returns
+    -------
+    Generation
+
+    Raises
+    ------
+    RuntimeError
+        If another generation has the drafter.
+
+    Examples
+    --------
+    >>> from specdec_lib import Context, Sampling, record
+    >>> from specdec_lib.decoding.loop import TraceVerifier, decode
+    >>> trace = record(model, prompt, max_new_tokens=8)
+    >>> context = Context(list(prompt), len(prompt), trace.vocabulary, Sampling())
+    >>> decode(TraceVerifier(trace=trace), None, context, trace.limits).tokens == trace.tokens
+    True
     """
     with _alone(drafter, context.vocabulary):
         clock = verifier.clock
@@ -328,12 +434,38 @@ def _check_captured(trace: Trace, capture: Capture) -> None:
 
 
 def replay(trace: Trace, drafter: Drafter | None) -> Generation:
-    """What decoding with ``drafter`` (plain decoding without one) would have done, step by step, without the model.
+    """What decoding with a drafter would have done, step by step, without the model.
 
     A step is one pass: it emits the longest path of the draft that the recording continues with, and one token of the target's
     own. Tokens per pass are all new tokens but the first, which the prompt's pass gave, over the steps. Of the times only the
-    drafter's are measured. ValueError if the trace lacks what the drafter needs, or the drafter cannot be replayed on it
-    (``replays`` of :class:`specdec_lib.Drafter`).
+    drafter's are measured.
+
+    Parameters
+    ----------
+    trace : Trace
+    drafter : Drafter or None
+        None replays plain decoding.
+
+    Returns
+    -------
+    Generation
+
+    Raises
+    ------
+    ValueError
+        If the trace lacks what the drafter needs, or the drafter cannot be replayed on it
+        (``replays`` of :class:`specdec_lib.Drafter`).
+
+    Examples
+    --------
+    >>> from specdec_lib import record, replay
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> trace = record(model, prompt, max_new_tokens=24)
+    >>> for num_tokens in (2, 10):
+    ...     run = replay(trace, PromptLookup(num_tokens=num_tokens))
+    ...     print(num_tokens, round(run.stats["tokens_per_forward"], 2))
+    2 2.3
+    10 4.6
     """
     if drafter is not None:
         check_drafter(drafter)

@@ -14,6 +14,22 @@ class Outputs:
 
     Row 0 belongs to the root and row ``i + 1`` to node ``i`` of the tree, accepted or not. Log-probabilities, in nats, are those
     of the raw logits in float32, before temperature, filters and logits processors.
+
+    Examples
+    --------
+    A drafter that proposes what the target found second most likely after its last token:
+
+    >>> from specdec_lib import Capture, Drafter, DraftTree, generate
+    >>> class Second(Drafter):
+    ...     capture, replays, guess = Capture(topk=2), "never", ()
+    ...     def propose(self, context, limit):
+    ...         return DraftTree.chain(self.guess)
+    ...     def verified(self, tree, path, outputs):
+    ...         last = path[-1] + 1 if path else 0
+    ...         self.guess = outputs.tokens[last, 1:2]
+    >>> run = generate(model, prompt, Second(), max_new_tokens=8)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=8).tokens
+    True
     """
 
     #: int64, shape (n + 1, k).
@@ -33,9 +49,22 @@ class Outputs:
 
 
 class QueuedTopK:
-    """The ``k`` most likely tokens of each row of logits, shape (n, vocabulary), computed and on their way to the host.
+    """The ``k`` most likely tokens of each row of logits, computed and on their way to the host.
 
     On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream brings them along.
+
+    Parameters
+    ----------
+    logits : float tensor of shape (n, vocabulary)
+    k : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.outputs import QueuedTopK
+    >>> tokens, logprobs = QueuedTopK(torch.tensor([[1.0, 3.0, 2.0]]), k=2).arrays()
+    >>> tokens, logprobs.round(2)
+    (array([[1, 2]]), array([[-0.41, -1.41]], dtype=float32))
     """
 
     def __init__(self, logits: torch.Tensor, k: int):

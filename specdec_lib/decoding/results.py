@@ -15,7 +15,16 @@ PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
 class Step:
     """One target forward after the prefill.
 
-    Times are the device's own where it keeps them. Of a replay, ``draft_seconds`` alone means something.
+    Times are seconds, the device's own where it keeps them. Of a replay, ``draft_seconds`` alone means something.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> run = generate(model, prompt, PromptLookup(), max_new_tokens=24)
+    >>> step = max(run.steps, key=lambda step: step.accepted)
+    >>> step.drafted, step.accepted, len(step.tokens)
+    (10, 10, 11)
     """
 
     #: What was proposed, cut to what could still be emitted; without the distributions that it was drawn from.
@@ -51,7 +60,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Generation:
-    """Result of one decoding run."""
+    """Result of one decoding run.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> run = generate(model, prompt, PromptLookup(), max_new_tokens=24)
+    >>> len(run.tokens), run.finish_reason
+    (24, 'length')
+    >>> round(run.stats["tokens_per_forward"], 2)
+    4.6
+    """
 
     #: New tokens only, the end token included where one was reached.
     tokens: list[int]
@@ -92,7 +112,26 @@ RATES = {
 
 
 def sums(runs: list[Generation]) -> dict[str, float]:
-    """Return the sums over the runs, by the names in :data:`RATES` and the counts and seconds of :func:`metrics`."""
+    """Sums over the steps of runs, from which :func:`metrics` makes its ratios.
+
+    Parameters
+    ----------
+    runs : list of Generation
+
+    Returns
+    -------
+    dict of str to float
+        By the names in :data:`RATES`, and the counts and seconds of :func:`metrics`.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.decoding.results import sums
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> found = sums([generate(model, prompt, PromptLookup(), max_new_tokens=24)])
+    >>> found["emitted"], found["calls"]
+    (23, 5)
+    """
     steps = [s for run in runs for s in run.steps]
     drafting = [s for s in steps if s.drafted]
     total, calls = sum(len(run.tokens) for run in runs), len(steps)
@@ -121,13 +160,32 @@ def sums(runs: list[Generation]) -> dict[str, float]:
 
 
 def metrics(runs: list[Generation]) -> dict[str, float]:
-    """Metrics of one run, or of several pooled (micro averages); NaN where a ratio has nothing below.
+    r"""Metrics of one run, or of several pooled (micro averages).
 
     They are the ratios in :data:`RATES`, counts and seconds; the book's glossary says what they are called elsewhere. ``calls``
     are the target's passes after the prefill, ``emitted`` the tokens without each run's first, which the prefill gives.
     ``tokens_per_forward`` is Spec-Bench's "mean accepted tokens" and REST's M on MT-Bench; with the prefill it is REST's M on
     HumanEval. ``acceptance_rate`` divides by the depth of the draft, ``acceptance_rate_nodes`` by all its nodes.
     ``discard_rate`` and ``verification_rate`` are those of SpecDec++'s equation 2.3.
+
+    Parameters
+    ----------
+    runs : list of Generation
+
+    Returns
+    -------
+    dict of str to float
+        NaN where a ratio has nothing below.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.decoding.results import metrics
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> prompts = [prompt, tokenizer("for i in range(3):\n    print(i)\n")["input_ids"]]
+    >>> runs = [generate(model, each, PromptLookup(), max_new_tokens=24) for each in prompts]
+    >>> round(metrics(runs)["tokens_per_forward"], 2)
+    3.83
     """
     total = sums(runs)
     return {name: total[name] for name in (*_COUNTS, *_TIMES)} | {

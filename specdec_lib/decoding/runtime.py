@@ -127,6 +127,22 @@ class Runtime:
         room up to a width of 128.
     recorder : callable, optional
         Records the passes of graph mode as :class:`CudaRecorder` does, which is the default.
+
+    Raises
+    ------
+    ValueError
+        If the model lies on several devices, or its rotary embedding cannot be recorded and ``mode`` is ``"graph"``.
+
+    Examples
+    --------
+    >>> from specdec_lib import Runtime, generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> runtime = Runtime(model, capacity=128)
+    >>> fast = generate(model, prompt, PromptLookup(), max_new_tokens=24, runtime=runtime)
+    >>> fast.tokens == generate(model, prompt, max_new_tokens=24).tokens
+    True
+    >>> dict(runtime.passes)
+    {'eager': 1, 16: 2, 1: 2, 4: 1}
     """
 
     def __init__(

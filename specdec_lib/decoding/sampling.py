@@ -38,6 +38,23 @@ class Sampling:
     None stands for a temperature of 1, and for no filter, as in a ``generation_config`` of transformers. Filters are applied in
     its order: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all stay. Of tokens that tie at the edge of the
     nucleus as many stay as ``top_p`` needs, those with the largest ids; which ones transformers keeps depends on torch's sort.
+
+    Raises
+    ------
+    ValueError
+        If a setting is no number, or outside its range.
+
+    Examples
+    --------
+    A sampled output depends on seed and prompt alone, not on the drafter:
+
+    >>> from specdec_lib import Sampling, generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> sampling = Sampling(temperature=0.7, top_p=0.9, seed=1)
+    >>> plain = generate(model, prompt, sampling=sampling, max_new_tokens=12)
+    >>> fast = generate(model, prompt, PromptLookup(), sampling, max_new_tokens=12)
+    >>> fast.tokens == plain.tokens
+    True
     """
 
     #: 0 takes the most likely token; otherwise logits are divided by it.
@@ -75,6 +92,13 @@ class Sampling:
 
         :func:`specdec_lib.generate`, :func:`specdec_lib.record` and :func:`specdec_lib.custom_generate` call it with their
         prompt. Code that draws by itself with :meth:`uniform` calls it first.
+
+        Examples
+        --------
+        >>> from specdec_lib import Sampling
+        >>> one, other = (Sampling(0.7, seed=1).for_prompt(prompt) for prompt in ([5, 6], [5, 7]))
+        >>> one.uniform(2) == other.uniform(2)
+        False
         """
         text = f"{self.seed}:".encode() + np.asarray(prompt, dtype="<i8").tobytes()
         digest = hashlib.blake2b(text, digest_size=8).digest()
@@ -83,8 +107,24 @@ class Sampling:
     def uniform(self, position: int, stream: int = TARGET, salt: int = 0) -> float:
         """The uniform number in [0, 1) of a token's position in prompt and output together.
 
-        ``stream`` is one of the independent sequences :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT` and :data:`RESIDUAL`;
-        ``salt`` tells repeated draws at one position apart.
+        Parameters
+        ----------
+        position : int
+        stream : int
+            One of the independent sequences :data:`TARGET`, :data:`DRAFT`, :data:`ACCEPT` and :data:`RESIDUAL`.
+        salt : int
+            Tells repeated draws at one position apart.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> from specdec_lib import Sampling
+        >>> bound = Sampling(1.0, seed=3).for_prompt([5, 6])
+        >>> bound.uniform(2) == bound.uniform(2), bound.uniform(2) == bound.uniform(3)
+        (True, False)
         """
         state = _mix((self.seed + 0x9E3779B97F4A7C15) & _MASK)
         for part in (stream, position, salt):
@@ -93,9 +133,27 @@ class Sampling:
 
 
 def most_likely(logits: torch.Tensor) -> list[int]:
-    """Token of the largest logit in each row of ``logits``, shape (n, vocabulary).
+    """Token of the largest logit in each row.
 
-    FloatingPointError if a row holds NaN, or nothing but -infinity.
+    Parameters
+    ----------
+    logits : float tensor of shape (n, vocabulary)
+
+    Returns
+    -------
+    list of int, length n
+
+    Raises
+    ------
+    FloatingPointError
+        If a row holds NaN, or nothing but -infinity.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.sampling import most_likely
+    >>> most_likely(torch.tensor([[1.0, 3.0, 2.0], [0.5, 0.0, 0.0]]))
+    [1, 0]
     """
     # NaN counts as largest. On a CPU numpy finds it several times faster than torch.
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
@@ -109,7 +167,23 @@ def most_likely(logits: torch.Tensor) -> list[int]:
 
 
 def on_gpu(values: torch.Tensor) -> bool:
-    """Whether reading a value makes the host wait for a queue of work."""
+    """Whether reading a value makes the host wait for a queue of work.
+
+    Parameters
+    ----------
+    values : tensor
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.sampling import on_gpu
+    >>> on_gpu(torch.zeros(2, device="cpu"))
+    False
+    """
     return values.is_cuda
 
 
@@ -126,16 +200,53 @@ def _read(tokens: torch.Tensor, numbers: torch.Tensor) -> list[int]:
 
 
 def not_numbers(what: str = "the model's logits hold NaN, infinity or no possible token") -> FloatingPointError:
-    """The error for what a model computed, from which no token can be chosen."""
+    """The error for what a model computed, from which no token can be chosen.
+
+    Parameters
+    ----------
+    what : str
+
+    Returns
+    -------
+    FloatingPointError
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.sampling import not_numbers
+    >>> print(not_numbers("the states hold NaN"))
+    the states hold NaN: weights may be damaged, or too large for their type (try dtype='bfloat16' or 'float32')
+    """
     return FloatingPointError(
         f"{what}: weights may be damaged, or too large for their type (try dtype='bfloat16' or 'float32')"
     )
 
 
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Probabilities of the next token after temperature (above 0), top-k and top-p: float64, of shape (..., vocabulary).
+    """Probabilities of the next token after temperature, top-k and top-p.
 
-    FloatingPointError if a row holds NaN or +infinity, or nothing but -infinity.
+    Parameters
+    ----------
+    logits : float tensor of shape (..., vocabulary)
+    sampling : Sampling
+        With a temperature above 0.
+
+    Returns
+    -------
+    float64 tensor of shape (..., vocabulary)
+
+    Raises
+    ------
+    FloatingPointError
+        If a row holds NaN or +infinity, or nothing but -infinity.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import Sampling
+    >>> from specdec_lib.decoding.sampling import distribution
+    >>> logits = torch.tensor([0.5, 0.25, 0.25]).log()
+    >>> distribution(logits, Sampling(temperature=1.0, top_k=1))
+    tensor([1., 0., 0.], dtype=torch.float64)
     """
     probabilities = unchecked_distribution(logits, sampling)
     if bool(probabilities[..., 0].isnan().any()):  # one such number makes its whole row NaN
@@ -144,7 +255,26 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def unchecked_distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """:func:`distribution` with nothing read back from a GPU: a row that is no distribution holds NaN."""
+    """:func:`distribution` with nothing read back from a GPU.
+
+    Parameters
+    ----------
+    logits, sampling
+        As for :func:`distribution`.
+
+    Returns
+    -------
+    float64 tensor of shape (..., vocabulary)
+        A row that is no distribution holds NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import Sampling
+    >>> from specdec_lib.decoding.sampling import unchecked_distribution
+    >>> unchecked_distribution(torch.tensor([1.0, torch.nan]), Sampling(temperature=1.0))
+    tensor([nan, nan], dtype=torch.float64)
+    """
     scores = logits.double() / sampling.temperature
     vocabulary = scores.shape[-1]
     if 0 < sampling.top_k < vocabulary:
@@ -181,12 +311,48 @@ def _nucleus(scores: torch.Tensor, probabilities: torch.Tensor, top_p: float) ->
 
 
 def invert_cdf(probabilities: torch.Tensor, uniform: float) -> int:
-    """Smallest token id whose cumulative probability exceeds ``uniform``, a number in [0, 1)."""
+    """Token drawn by inverting the cumulative distribution.
+
+    Parameters
+    ----------
+    probabilities : float tensor of shape (vocabulary,)
+    uniform : float
+        In [0, 1).
+
+    Returns
+    -------
+    int
+        The smallest token id whose cumulative probability exceeds ``uniform``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.sampling import invert_cdf
+    >>> invert_cdf(torch.tensor([0.25, 0.5, 0.25]), 0.3)
+    1
+    """
     return int(invert_cdfs(probabilities[None], [uniform])[0])
 
 
 def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """:func:`invert_cdf` of each of n rows, shape (n,); nothing is read back from the device."""
+    """:func:`invert_cdf` of each of n rows; nothing is read back from the device.
+
+    Parameters
+    ----------
+    probabilities : float tensor of shape (n, vocabulary)
+    uniforms : sequence of float, length n
+
+    Returns
+    -------
+    int64 tensor of shape (n,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.sampling import invert_cdfs
+    >>> invert_cdfs(torch.tensor([[0.25, 0.5, 0.25], [0.25, 0.5, 0.25]]), [0.3, 0.8])
+    tensor([1, 2])
+    """
     cumulative = probabilities.cumsum(-1)
     at = on_device(uniforms, cumulative.device, cumulative.dtype)
     # Rounding can leave the total below 1; scaling by it keeps the last token with any probability reachable.
@@ -195,14 +361,60 @@ def invert_cdfs(probabilities: torch.Tensor, uniforms: Sequence[float]) -> torch
 
 
 def choose_each(logits: torch.Tensor, sampling: Sampling, positions: Sequence[int]) -> list[int]:
-    """:func:`choose` for several rows at a temperature above 0, read back from the device at once."""
+    """:func:`choose` for several rows at a temperature above 0, read back from the device at once.
+
+    Parameters
+    ----------
+    logits : float tensor of shape (n, vocabulary)
+    sampling : Sampling
+    positions : sequence of int, length n
+
+    Returns
+    -------
+    list of int, length n
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import Sampling
+    >>> from specdec_lib.decoding.sampling import choose, choose_each
+    >>> logits, sampling = torch.eye(3), Sampling(temperature=1.0)
+    >>> choose_each(logits, sampling, [7, 8, 9]) == [choose(logits[i], sampling, 7 + i) for i in range(3)]
+    True
+    """
     rows = unchecked_distribution(logits, sampling)
     tokens = invert_cdfs(rows, [sampling.uniform(position) for position in positions])
     return _read(tokens, rows[:, 0])
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:
-    """The token that follows from one row of logits; ``position`` is its index in prompt and output together."""
+    """The token that follows from one row of logits.
+
+    Parameters
+    ----------
+    logits : float tensor of shape (vocabulary,)
+    sampling : Sampling
+        Bound to the prompt (:meth:`Sampling.for_prompt`).
+    position : int
+        Index of the token in prompt and output together.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    FloatingPointError
+        As for :func:`most_likely` and :func:`distribution`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import Sampling
+    >>> from specdec_lib.decoding.sampling import choose
+    >>> choose(torch.tensor([1.0, 3.0, 2.0]), Sampling(), position=7)
+    1
+    """
     if sampling.greedy:
         return most_likely(logits[None])[0]
     return invert_cdf(distribution(logits, sampling), sampling.uniform(position))

@@ -23,18 +23,62 @@ _TOKENIZERS: weakref.WeakKeyDictionary[PreTrainedModel, tuple[PreTrainedTokenize
 
 
 class UnsupportedModel(ValueError):
-    """The model cannot be decoded by tree verification; the message says why."""
+    """The model cannot be decoded by tree verification; the message says why.
+
+    Examples
+    --------
+    >>> from specdec_lib import UnsupportedModel, generate
+    >>> model = model.train()
+    >>> try:
+    ...     run = generate(model, prompt)
+    ... except UnsupportedModel as error:
+    ...     print(error)
+    LlamaForCausalLM is in training mode, where dropout changes the output; call model.eval() first
+    >>> model = model.eval()
+    """
 
 
 def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself, where ``torch.compile(model)`` or one of PEFT was given, whose adapters are parts of the model itself."""
+    """The model itself, where ``torch.compile(model)`` or one of PEFT was given, whose adapters are parts of the model itself.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    PreTrainedModel
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.served_models import unwrapped
+    >>> unwrapped(torch.compile(model)) is model
+    True
+    """
     model = getattr(model, "_orig_mod", model)
     inside = getattr(model, "get_base_model", None)
     return model if inside is None else inside()
 
 
 def is_compiled(model: PreTrainedModel) -> bool:
-    """Whether the model or a part of it is run by ``torch.compile``, which leaves out hooks that came later."""
+    """Whether the model or a part of it is run by ``torch.compile``, which leaves out hooks that came later.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.served_models import is_compiled
+    >>> is_compiled(model), is_compiled(torch.compile(model))
+    (False, True)
+    """
     return any(
         hasattr(part, "_orig_mod")
         or getattr(part, "_compiled_call_impl", None) is not None
@@ -44,7 +88,22 @@ def is_compiled(model: PreTrainedModel) -> bool:
 
 
 def decoder_config(model: PreTrainedModel):
-    """The text decoder's configuration (that of the language part for a composite model)."""
+    """The text decoder's configuration (that of the language part for a composite model).
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    PreTrainedConfig
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import decoder_config
+    >>> decoder_config(model).vocab_size
+    4096
+    """
     return model.config.get_text_config(decoder=True)
 
 
@@ -57,7 +116,24 @@ def _source(module: str) -> str | None:
 
 
 def setting(model: PreTrainedModel, name: str):
-    """A setting of the decoder's configuration; None where no part of the model mentions it, so that none reads it."""
+    """A setting of the decoder's configuration.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    name : str
+
+    Returns
+    -------
+    object
+        None where no part of the model mentions it, so that none reads it.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import setting
+    >>> setting(model, "rms_norm_eps") == model.config.rms_norm_eps, setting(model, "sliding_window")
+    (True, None)
+    """
     value = getattr(decoder_config(model), name, None)
     if value is None:
         return None
@@ -67,7 +143,27 @@ def setting(model: PreTrainedModel, name: str):
 
 
 def base_model(model: PreTrainedModel) -> torch.nn.Module:
-    """The decoder without the language model head; UnsupportedModel if transformers does not find one."""
+    """The decoder without the language model head.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    torch.nn.Module
+
+    Raises
+    ------
+    UnsupportedModel
+        If transformers does not find one.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import base_model
+    >>> type(base_model(model)).__name__
+    'LlamaModel'
+    """
     model = unwrapped(model)
     base = model.get_decoder()
     if base is None or base is model:
@@ -76,7 +172,27 @@ def base_model(model: PreTrainedModel) -> torch.nn.Module:
 
 
 def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
-    """The list of decoder blocks, found by its length and place; UnsupportedModel if there is none."""
+    """The list of decoder blocks, found by its length and place.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    torch.nn.ModuleList
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is no such list.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import decoder_blocks
+    >>> len(decoder_blocks(model)) == model.config.num_hidden_layers
+    True
+    """
     count = decoder_config(model).num_hidden_layers
     for child in base_model(model).children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == count:
@@ -85,12 +201,48 @@ def decoder_blocks(model: PreTrainedModel) -> torch.nn.ModuleList:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where token ids are read."""
+    """Where token ids are read.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    torch.device
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import input_device
+    >>> input_device(model)
+    device(type='cpu')
+    """
     return device_of(model, model.get_input_embeddings())
 
 
 def device_of(model: PreTrainedModel, layer: torch.nn.Module) -> torch.device:
-    """Where a layer computes. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run."""
+    """Where a layer computes. Weights that accelerate offloads lie on ``meta``; its hooks know where they are run.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    layer : torch.nn.Module
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    UnsupportedModel
+        If the weights lie on ``meta`` and nothing says where they are run.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import device_of
+    >>> device_of(model, model.get_output_embeddings())
+    device(type='cpu')
+    """
     device = layer.weight.device
     if device.type != "meta":
         return device
@@ -104,13 +256,45 @@ def device_of(model: PreTrainedModel, layer: torch.nn.Module) -> torch.device:
 
 
 def context_limit(model: PreTrainedModel) -> int | None:
-    """Longest sequence the model serves in tokens, None where it states none (XLNet states -1)."""
+    """Longest sequence that a model serves.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    int or None
+        In tokens; None where it states none (XLNet states -1).
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import context_limit
+    >>> context_limit(model)
+    2048
+    """
     limit = getattr(decoder_config(model), "max_position_embeddings", None)
     return limit if limit is not None and limit > 0 else None
 
 
 def windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """The sliding window in tokens of each kind of layer; None for layers that attend to the whole context."""
+    """The sliding window of each kind of layer.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    dict of str to int or None
+        In tokens; None for layers that attend to the whole context.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import windows
+    >>> windows(model)
+    {'full_attention': None}
+    """
     kinds = set(setting(model, "layer_types") or [SLIDING])
     window, used = setting(model, "sliding_window"), getattr(decoder_config(model), "use_sliding_window", True)
     if not isinstance(window, int) or SLIDING not in kinds or not used:
@@ -119,13 +303,44 @@ def windows(model: PreTrainedModel) -> dict[str, int | None]:
 
 
 def rope_settings(model: PreTrainedModel) -> list[dict]:
-    """The settings of the rotary embeddings of a model's layers."""
+    """The settings of the rotary embeddings of a model's layers.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    list of dict
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import rope_settings
+    >>> rope_settings(model)[0]["rope_type"]
+    'default'
+    """
     rope = getattr(decoder_config(model), "rope_parameters", None) or {}
     return [rope, *(entry for entry in rope.values() if isinstance(entry, dict))]
 
 
 def exact_length(model: PreTrainedModel) -> int | None:
-    """Longest sequence in which a tree can be verified: a long-context rotary embedding or a window may end it; else None."""
+    """Longest sequence in which a tree can be verified: a long-context rotary embedding or a window may end it.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    int or None
+        In tokens; None where nothing ends it.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import exact_length
+    >>> exact_length(model) is None
+    True
+    """
     model = unwrapped(model)
     bounds = [windows(model)[SLIDING]] if model in WITHIN_WINDOW else []
     for entry in rope_settings(model):
@@ -135,30 +350,108 @@ def exact_length(model: PreTrainedModel) -> int | None:
 
 
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
-    """Largest position that a pass may hold, ``unbounded`` where the model states none.
+    """Largest position that a pass may hold.
 
     At a later one, as padding or a passenger might have, the whole pass would be rotated by other frequencies.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    unbounded : int
+        The answer where the model states none.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import context_limit, last_position
+    >>> last_position(model, unbounded=10**9) == context_limit(model) - 1
+    True
     """
     return min((length - 1 for length in (context_limit(model), exact_length(model)) if length), default=unbounded)
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Number of token ids the model embeds, rows of padding included."""
+    """Number of token ids that a model embeds, rows of padding included.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import vocabulary_size
+    >>> vocabulary_size(model)
+    4096
+    """
     return model.get_input_embeddings().weight.shape[0]
 
 
 def token_ids(model: PreTrainedModel) -> int:
-    """Token ids of the tokenizer that the model was loaded with; without one, its rows, of which some may be padding."""
+    """Number of token ids of the tokenizer that a model was loaded with.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    int
+        Without a tokenizer the rows that it embeds, of which some may be padding.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import token_ids
+    >>> token_ids(model)
+    4096
+    """
     return _TOKENIZERS.get(unwrapped(model), (None, vocabulary_size(model)))[1]
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that the model was loaded with, where it is known."""
+    """The tokenizer that a model was loaded with.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    PreTrainedTokenizerBase or None
+        None where it is not known.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import tokenizer_of
+    >>> tokenizer_of(model) is tokenizer
+    True
+    """
     return _TOKENIZERS.get(unwrapped(model), (None, 0))[0]
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Refuse by a ValueError a tokenizer with more ids than the model embeds, but for a few, as special tokens may be."""
+    """Refuse a tokenizer with more ids than the model embeds, but for a few, as special tokens may be.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    model : PreTrainedModel
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import check_tokenizer
+    >>> check_tokenizer(tokenizer, model)
+    """
     if (len(tokenizer) - vocabulary_size(model)) * 16 > len(tokenizer):
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} tokens, the model embeds {vocabulary_size(model)}: load both from one place"
@@ -166,7 +459,29 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
 
 
 def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Check a tokenizer and have it decide from now on which other models share the model's vocabulary."""
+    """Check a tokenizer and have it decide from now on which other models share the model's vocabulary.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    model : PreTrainedModel
+
+    Raises
+    ------
+    ValueError
+        As for :func:`check_tokenizer`.
+
+    Examples
+    --------
+    For a model that :func:`specdec_lib.load_model` did not load:
+
+    >>> from transformers import LlamaForCausalLM
+    >>> from specdec_lib.decoding.served_models import know_tokenizer, tokenizer_of
+    >>> own = LlamaForCausalLM(draft.config)
+    >>> know_tokenizer(tokenizer, own)
+    >>> tokenizer_of(own) is tokenizer
+    True
+    """
     check_tokenizer(tokenizer, model)
     # Ids may have gaps, so that the number of tokens does not tell the largest one.
     ids = min(max(tokenizer.get_vocab().values()) + 1, vocabulary_size(model))
@@ -174,9 +489,28 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
 
 
 def check_paired(draft: PreTrainedModel, ids: int) -> None:
-    """Refuse a draft model that cannot share a tokenizer with a target of ``ids`` token ids.
+    """Refuse a draft model that cannot share a tokenizer with a target.
 
     Where a tokenizer is not known its model's rows count, which padding makes more: they may differ by a sixteenth.
+
+    Parameters
+    ----------
+    draft : PreTrainedModel
+    ids : int
+        Token ids of the target.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import check_paired
+    >>> check_paired(draft, 4096)
+    >>> check_paired(draft, 32000)
+    Traceback (most recent call last):
+        ...
+    ValueError: the draft model has 4096 token ids, the target 32000: they must share a tokenizer; if so, load both with load_model
     """
     own = token_ids(draft)
     if abs(own - ids) * 16 > max(own, ids):
@@ -269,7 +603,25 @@ def _hooks(part: torch.nn.Module) -> list[object]:
 
 
 def is_altered(part: torch.nn.Module) -> bool:
-    """Whether a part computes something else than its class as it was written: by hooks, or by another forward."""
+    """Whether a part computes something else than its class as it was written: by hooks, or by another forward.
+
+    Parameters
+    ----------
+    part : torch.nn.Module
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.served_models import is_altered
+    >>> layer = torch.nn.Linear(4, 2)
+    >>> before, hook = is_altered(layer), layer.register_forward_hook(lambda part, given, out: out + 1)
+    >>> before, is_altered(layer)
+    (False, True)
+    """
     if _hooks(part) or "forward" in vars(part):
         return True
     source = next(kind for kind in type(part).__mro__ if "forward" in vars(kind))
@@ -279,7 +631,25 @@ def is_altered(part: torch.nn.Module) -> bool:
 def state_of(model: PreTrainedModel) -> list[tuple]:
     """What decides, besides the weights' values, how a model computes: its parts, hooks, modes and adapters.
 
-    Two that are equal were taken from a model that computes alike; hooks of a generation under way do not count.
+    Hooks of a generation under way do not count.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    list of tuple
+        Two that are equal were taken from a model that computes alike.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.decoding.served_models import state_of
+    >>> before = state_of(model)
+    >>> run = generate(model, prompt, max_new_tokens=4)
+    >>> state_of(model) == before
+    True
     """
     config, inside = decoder_config(model), unwrapped(model)
     used = config._attn_implementation
@@ -320,7 +690,21 @@ def _plain(value: object) -> object:
 
 
 def check_adapters(model: PreTrainedModel) -> None:
-    """Refuse a model with an adapter of PEFT that does more than change weights."""
+    """Refuse a model with an adapter of PEFT that does more than change weights.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Raises
+    ------
+    UnsupportedModel
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import check_adapters
+    >>> check_adapters(model)
+    """
     for reason in _adapters_that_are_more(model):
         raise UnsupportedModel(
             f"{type(model).__name__} {reason}; use an adapter that changes weights alone, such as LoRA"
@@ -328,7 +712,24 @@ def check_adapters(model: PreTrainedModel) -> None:
 
 
 def check_kind(model: PreTrainedModel, longest: int) -> None:
-    """See from its configuration that a model can be decoded by tree verification up to ``longest`` tokens."""
+    """See from its configuration that a model can be decoded by tree verification.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    longest : int
+        Tokens that prompt and output may have together.
+
+    Raises
+    ------
+    UnsupportedModel
+        The message names the reason.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import check_kind
+    >>> check_kind(model, longest=512)
+    """
     for reason in _adapters_that_are_more(model):
         raise UnsupportedModel(
             f"{type(model).__name__} {reason}; use an adapter that changes weights alone, such as LoRA"

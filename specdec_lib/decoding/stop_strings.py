@@ -17,7 +17,28 @@ _BEFORE = "abcdef"
 
 
 def checked(stop_strings: str | Iterable[str] | None) -> list[str]:
-    """The texts, none for None; TypeError or ValueError for what is no text or empty."""
+    r"""The texts that shall end an output, as a list.
+
+    Parameters
+    ----------
+    stop_strings : str, iterable of str, or None
+
+    Returns
+    -------
+    list of str
+        Empty for None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is no text, or empty.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.stop_strings import checked
+    >>> checked("\n\n")
+    ['\n\n']
+    """
     if stop_strings is None:
         return []
     if isinstance(stop_strings, bytes) or not isinstance(stop_strings, str | Iterable):
@@ -37,9 +58,34 @@ def stop_on_strings(
     model: PreTrainedModel,
     prompt: Sequence[int],
 ) -> Callable[[Sequence[int]], bool] | None:
-    """A check for ``Limits``: true where the last of the new tokens completes one of the texts; None without any text.
+    r"""A check for ``Limits.stop``: whether the last of the new tokens completes one of the texts.
 
     As in transformers, tokens are compared by their bytes, special ones by their names, and a text may begin in the prompt.
+
+    Parameters
+    ----------
+    stop_strings : str, iterable of str, or None
+    tokenizer : PreTrainedTokenizerBase or None
+    model : PreTrainedModel
+    prompt : sequence of int
+
+    Returns
+    -------
+    callable or None
+        Takes the new tokens and gives a bool; None without any text.
+
+    Raises
+    ------
+    ValueError
+        If there are texts and no tokenizer, or the tokenizer is another model's.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.stop_strings import stop_on_strings
+    >>> stop = stop_on_strings("return", tokenizer, model, prompt)
+    >>> new = tokenizer("\n    return")["input_ids"]
+    >>> stop(new), stop(new[:1])
+    (True, False)
     """
     texts = checked(stop_strings)
     if not texts:
@@ -68,7 +114,24 @@ def stop_on_strings(
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
-    """What each token adds to a text that has begun; a token of bytes adds them also where they are a part of a character."""
+    """What each token adds to a text that has begun.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+
+    Returns
+    -------
+    callable
+        From a token id to bytes, also where they are a part of a character; empty for an id that the tokenizer does not know.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.stop_strings import token_bytes
+    >>> bytes_of = token_bytes(tokenizer)
+    >>> b"".join(map(bytes_of, tokenizer("x = 'é'")["input_ids"])).decode()
+    "x = 'é'"
+    """
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     kinds = "" if decoder is None else f"{decoder.__class__.__name__} {decoder.__getstate__()}"
     fallback = "ByteFallback" in kinds

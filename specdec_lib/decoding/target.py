@@ -53,10 +53,36 @@ _CHECKED: weakref.WeakKeyDictionary[PreTrainedModel, list[tuple]] = weakref.Weak
 class Target:
     """A causal language model with its cache, ready to verify drafts of one sequence.
 
-    Prompt and output may reach ``longest`` tokens. The buffers hold ``capacity`` positions at first, by default ``longest`` and a
-    draft, and grow by half when exceeded; those of a ``runtime``, which runs passes over drafts in place, keep its capacity.
-    ``"transformers"`` runs transformers' own forward, without the products of :mod:`specdec_lib.decoding.few_rows`.
-    UnsupportedModel if tree verification would not compute what the model computes, or what is to be captured cannot be.
+    Parameters
+    ----------
+    model : PreTrainedModel
+    longest : int
+        Tokens that prompt and output may reach.
+    capture : Capture
+    capacity : int, optional
+        Positions that the buffers hold at first, by default ``longest`` and a draft; they grow by half when exceeded. Those of a
+        ``runtime`` keep its capacity.
+    runtime : Runtime or "transformers", optional
+        Runs passes over drafts in place. ``"transformers"`` runs transformers' own forward, without the products of
+        :mod:`specdec_lib.decoding.few_rows`.
+
+    Raises
+    ------
+    UnsupportedModel
+        If tree verification would not compute what the model computes, or what is to be captured cannot be.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import DraftTree
+    >>> from specdec_lib.decoding.target import Target
+    >>> with torch.inference_mode(), Target(model, longest=64) as target:
+    ...     logits = target.extend(prompt)
+    ...     root = int(logits.argmax())
+    ...     logits = target.verify(root, DraftTree.from_drafts([[5, 6], [5, 8]]))
+    ...     target.commit([0])
+    ...     print(logits.shape, target.length - len(prompt))
+    torch.Size([4, 4096]) 2
     """
 
     def __init__(
@@ -141,8 +167,16 @@ class Target:
     ) -> torch.Tensor:
         """Run and commit tokens that continue the committed ones (prefill, or a draft model's next token).
 
-        ``tokens`` may be a tensor on the model's device. Gives the logits after the last, shape (vocabulary,); ``each`` gets those
-        after all of them, in order, shape (n, vocabulary) for some n.
+        Parameters
+        ----------
+        tokens : sequence of int, or int64 tensor on the model's device, length n
+        each : callable, optional
+            Gets the logits after all of them, in order, in parts of shape (m, vocabulary).
+
+        Returns
+        -------
+        float tensor of shape (vocabulary,)
+            The logits after the last token.
         """
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[start : start + PREFILL_CHUNK]
@@ -164,9 +198,18 @@ class Target:
         return logits[-1]
 
     def extend_rows(self, tokens: Sequence[int], positions: Sequence[int], visible: torch.Tensor) -> torch.Tensor:
-        """Run and commit n tokens that need not continue each other; gives the logits after each, shape (n, vocabulary).
+        """Run and commit n tokens that need not continue each other.
 
-        ``visible``, shape (n, length + n), is what each attends to of the committed tokens and of these, itself included.
+        Parameters
+        ----------
+        tokens, positions : sequence of int, length n
+        visible : bool tensor of shape (n, length + n)
+            What each attends to of the committed tokens and of these, itself included.
+
+        Returns
+        -------
+        float tensor of shape (n, vocabulary)
+            The logits after each.
         """
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
@@ -179,7 +222,19 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root (the last token), n nodes and p passengers: the logits after each, (1 + n + p, vocabulary)."""
+        """One pass over the root, n nodes and p passengers.
+
+        Parameters
+        ----------
+        root : int
+            The last token, which is not committed yet.
+        tree : DraftTree
+
+        Returns
+        -------
+        float tensor of shape (1 + n + p, vocabulary)
+            The logits after each.
+        """
         width, length = tree.width, self.cache.length
         self._tree = tree
         self._reserve(width)
@@ -332,7 +387,19 @@ def check_model(model: PreTrainedModel) -> None:
     model is run as it is written and in its own precision. One with a sliding window is also run beyond it, on a copy with the
     same weights and a window of a few tokens, and is served within its window alone where that fails.
 
-    UnsupportedModel if the model cannot run by itself, or the logits differ by more than rounding explains.
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model cannot run by itself, or the logits differ by more than rounding explains.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.target import check_model
+    >>> check_model(model)
     """
     state = state_of(model)
     if _CHECKED.get(model) == state:

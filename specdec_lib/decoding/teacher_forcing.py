@@ -18,7 +18,17 @@ from specdec_lib.decoding.tree import DraftTree
 
 
 class Forced(NamedTuple):
-    """A trace of given tokens, and what the model would have written: those up to the first other token, that one included."""
+    """A trace of given tokens, and what the model would have written: those up to the first other token, that one included.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.decoding.teacher_forcing import record_known
+    >>> tokens = generate(model, prompt, max_new_tokens=8).tokens
+    >>> forced = record_known(model, prompt, [*tokens[:5], 0], "length", max_new_tokens=6)
+    >>> forced.written == tokens[:6]
+    True
+    """
 
     trace: Trace
     written: list[int]
@@ -33,10 +43,35 @@ def record_known(
     max_new_tokens: int = 128,
     capture: Capture = Capture(),
 ) -> Forced:
-    """Record what :func:`specdec_lib.record` would, given the tokens that it would write, at least one, and why it ended.
+    """Record what :func:`specdec_lib.record` would, given the tokens that it would write: one pass instead of one for each token.
 
     States and attention rows are those of plain decoding up to rounding: one pass over many tokens adds in another order than
     one over a single token.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    prompt, tokens : sequence of int
+        ``tokens`` has at least one.
+    finish_reason : str
+        Why the output ended, as :class:`specdec_lib.Generation` has it.
+    sampling : Sampling, optional
+    max_new_tokens : int
+        No fewer than the tokens given.
+    capture : Capture
+
+    Returns
+    -------
+    Forced
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.decoding.teacher_forcing import record_known
+    >>> run = generate(model, prompt, max_new_tokens=8)
+    >>> forced = record_known(model, prompt, run.tokens, run.finish_reason, max_new_tokens=8)
+    >>> forced.written == forced.trace.tokens == run.tokens
+    True
     """
     if not 0 < len(tokens) <= max_new_tokens:
         raise ValueError(f"{len(tokens)} tokens are given; expected 1 to max_new_tokens, which is {max_new_tokens}")

@@ -116,6 +116,8 @@ def custom_generate(
 
     Parameters
     ----------
+    drafter : Drafter, optional
+        ``None`` decodes plainly.
     seed : int
         For ``do_sample=True``. (Transformers' own methods use torch's global generator instead.)
     streamer : transformers.BaseStreamer, optional
@@ -125,6 +127,27 @@ def custom_generate(
         Called with the :class:`Generation`, whose steps and stats ``generate`` has no place for.
     runtime : Runtime or "transformers", optional
         How the model's passes are run, as for :func:`specdec_lib.generate`.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    TypeError
+        If it is given itself, instead of what it returns, to ``model.generate``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import custom_generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> ids, runs = torch.tensor([prompt]), []
+    >>> own = model.generate(ids, do_sample=False, max_new_tokens=24)
+    >>> method = custom_generate(PromptLookup(), on_finish=runs.append)
+    >>> fast = model.generate(ids, custom_generate=method, do_sample=False, max_new_tokens=24)
+    >>> torch.equal(own, fast), len(runs[0].steps)
+    (True, 5)
     """
     if called or "logits_processor" in given:
         raise TypeError("custom_generate makes a decoding method: write custom_generate=custom_generate(drafter)")

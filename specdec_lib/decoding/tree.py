@@ -14,9 +14,27 @@ import torch
 class Passengers:
     """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
 
-    No node attends to them, so the nodes' logits do not depend on them. Each attends to all committed tokens and to what
-    ``visible``, bool (p, 1 + n + p), says of the root, the n nodes and the p passengers. ``depths`` are their positions relative to
-    the root; those after the model's last one count as the last. Lookahead's window is of this kind.
+    No node attends to them, so the nodes' logits do not depend on them. Lookahead's window is of this kind.
+
+    Parameters
+    ----------
+    tokens : sequence of int, length p
+    depths : sequence of int, length p
+        Positions relative to the root; those after the model's last one count as the last.
+    visible : bool array of shape (p, 1 + n + p)
+        Which of the root, the n nodes and the p passengers each attends to. All attend to every committed token.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib import DraftTree, Passengers
+    >>> riding = Passengers([9], depths=[2], visible=np.array([[True, True, False, True]]))
+    >>> tree = DraftTree([5, 6], [-1, 0]).annotated(passengers=riding)
+    >>> tree.mask().astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 0, 1]])
     """
 
     __slots__ = ("tokens", "depths", "visible")
@@ -47,7 +65,26 @@ class Passengers:
 
 
 def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    """Nodes from the root's child down to ``node``, by the parent of each; empty for the root, -1."""
+    """Nodes on the way from the root to a node.
+
+    Parameters
+    ----------
+    node : int
+        -1 is the root.
+    parents : sequence of int
+        The parent of each node.
+
+    Returns
+    -------
+    list of int
+        From the root's child down to ``node``; empty for the root.
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.tree import path_to
+    >>> path_to(3, [-1, 0, 0, 2])
+    [0, 2, 3]
+    """
     path = []
     while node >= 0:
         path.append(node)
@@ -58,13 +95,43 @@ def path_to(node: int, parents: Sequence[int]) -> list[int]:
 class DraftTree:
     """Candidate continuations of the last emitted token, merged on common prefixes.
 
-    The root is the last emitted token and is not part of the tree. Node ``i`` continues node ``parents[i]``, or the
-    root where that is -1; a parent comes before its children. A chain (PLD, PLD+, SpecDec), a batch of drafts
+    The root is the last emitted token and is not part of the tree. A chain (PLD, PLD+, SpecDec), a batch of drafts
     (DReSD, section 3.6) and a trie (REST, section 3.2) are all of this kind.
 
-    ``probabilities``, float (n, vocabulary), are the distributions that the tokens were drawn from by a draft model; verification
-    is then by rejection sampling (:mod:`specdec_lib.decoding.acceptance`). Children of one node are drawn from one distribution,
-    their common row, in their order and without replacement.
+    Parameters
+    ----------
+    tokens : sequence of int, length n
+        The token of each node.
+    parents : sequence of int, length n
+        The node that each continues, -1 for the root; a parent comes before its children.
+    probabilities : float tensor of shape (n, vocabulary), optional
+        Distributions that a draft model drew the tokens from; verification is then by rejection sampling
+        (:mod:`specdec_lib.decoding.acceptance`). Children of one node are drawn from one distribution, their common row, in
+        their order and without replacement.
+
+    Raises
+    ------
+    ValueError
+        If a parent does not come before its child, two children of one node have one token, or a token is negative.
+
+    Examples
+    --------
+    >>> from specdec_lib import DraftTree
+    >>> tree = DraftTree.from_drafts([[5, 6, 7], [5, 8]])
+    >>> tree
+    DraftTree(tokens=[5, 6, 7, 8], parents=[-1, 0, 1, 0])
+    >>> tree.depth, tree.width
+    (3, 5)
+    >>> tree.child(0, 8)
+    3
+    >>> tree.path(3)
+    [0, 3]
+    >>> tree.mask().astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 0],
+           [1, 1, 0, 0, 1]])
     """
 
     __slots__ = (
@@ -124,8 +191,25 @@ class DraftTree:
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
 
-        ``scores`` are its own estimates for each node; ``sources`` say where each node comes from; ``passengers`` ride along;
-        ``levels`` are the passes of a network that drafted it, where they are not its depth.
+        Parameters
+        ----------
+        scores : sequence of float, length n, optional
+            The drafter's own estimate for each node.
+        sources : sequence of str, length n, optional
+            Where each node comes from.
+        passengers : Passengers, optional
+        levels : int, optional
+            Passes of a network that drafted it, where they are not its depth.
+
+        Returns
+        -------
+        DraftTree
+
+        Examples
+        --------
+        >>> from specdec_lib import DraftTree
+        >>> DraftTree.chain([5, 6]).annotated(scores=[0.9, 0.5]).scores
+        [0.9, 0.5]
         """
         tree = copy(self)
         tree._annotate(scores, sources, passengers)
@@ -142,7 +226,26 @@ class DraftTree:
     def chain(
         cls, tokens: Sequence[int], probabilities: torch.Tensor | None = None, copied_from: int | None = None
     ) -> DraftTree:
-        """One draft: each token continues the one before it."""
+        """One draft: each token continues the one before it.
+
+        Parameters
+        ----------
+        tokens : sequence of int, length n
+        probabilities : float tensor of shape (n, vocabulary), optional
+            Those that a draft model drew the tokens from.
+        copied_from : int, optional
+            Position in prompt and output of the token that the first one is a copy of.
+
+        Returns
+        -------
+        DraftTree
+
+        Examples
+        --------
+        >>> from specdec_lib import DraftTree
+        >>> DraftTree.chain([5, 6, 7])
+        DraftTree(tokens=[5, 6, 7], parents=[-1, 0, 1])
+        """
         if probabilities is not None:
             return cls(tokens, range(-1, len(tokens) - 1), probabilities)
         # Drafters call this at each step: what a chain has by construction is not checked again.
@@ -163,10 +266,27 @@ class DraftTree:
 
     @classmethod
     def from_drafts(cls, drafts: Iterable[Sequence[int]], merge: bool = True) -> DraftTree:
-        """A batch of drafts, common prefixes merged; nodes in order of first appearance.
+        """A batch of drafts as one tree; nodes in order of first appearance.
 
-        Without ``merge`` each draft is a branch of its own, as a dense batch is verified. Equal prefixes are then nodes several
-        times; following the tokens leads to the first of them, so the longest match is found.
+        Parameters
+        ----------
+        drafts : iterable of sequences of int
+        merge : bool
+            Whether drafts share the nodes of a common prefix. Without it each draft is a branch of its own, as a dense batch is
+            verified. Equal prefixes are then nodes several times; following the tokens leads to the first of them, so the longest
+            match is found.
+
+        Returns
+        -------
+        DraftTree
+
+        Examples
+        --------
+        >>> from specdec_lib import DraftTree
+        >>> DraftTree.from_drafts([[5, 6], [5, 8]])
+        DraftTree(tokens=[5, 6, 8], parents=[-1, 0, 0])
+        >>> DraftTree.from_drafts([[5, 6], [5, 8]], merge=False)
+        DraftTree(tokens=[5, 6, 5, 8], parents=[-1, 0, -1, 2])
         """
         tokens: list[int] = []
         parents: list[int] = []
@@ -264,7 +384,14 @@ class DraftTree:
         return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
-        """The nodes no deeper than ``depth``, and all passengers, which no longer attend to nodes that are cut."""
+        """The nodes no deeper than ``depth``, and all passengers, which no longer attend to nodes that are cut.
+
+        Examples
+        --------
+        >>> from specdec_lib import DraftTree
+        >>> DraftTree.from_drafts([[5, 6, 7], [5, 8]]).truncated(1)
+        DraftTree(tokens=[5], parents=[-1])
+        """
         if self.depth <= depth:
             return self
         if self.is_chain:

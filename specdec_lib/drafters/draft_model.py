@@ -36,6 +36,8 @@ class AdaptiveDraftModel(Drafter):
 
     Parameters
     ----------
+    model : PreTrainedModel
+        The draft model, in evaluation mode.
     rule : StoppingRule
         Asked before each token from ``min_tokens`` on.
     min_tokens, max_tokens : int
@@ -47,6 +49,22 @@ class AdaptiveDraftModel(Drafter):
     vocabulary : DraftVocabulary, optional
         Which of the target's tokens the model knows; by default what its folder says
         (:mod:`specdec_lib.models.draft_vocabulary`), else all of them under the same ids.
+
+    Raises
+    ------
+    UnsupportedModel
+        A ValueError: the draft model cannot be served. That it shares no tokenizer with the target is a ValueError once a
+        generation starts.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import AdaptiveDraftModel
+    >>> from specdec_lib.drafters.stopping import Confidence
+    >>> drafter = AdaptiveDraftModel(draft, Confidence(threshold=0.4), max_tokens=8)
+    >>> run = generate(model, prompt, drafter, max_new_tokens=24)
+    >>> [step.drafted for step in run.steps]
+    [2, 1, 1, 1, 1, 6, 4, 1, 1]
     """
 
     #: Verified by rejection sampling where the target samples.
@@ -241,7 +259,25 @@ class AdaptiveDraftModel(Drafter):
 
 
 class DraftModel(AdaptiveDraftModel):
-    """Draft ``num_tokens`` tokens (K) with a small model; the rest is as for :class:`AdaptiveDraftModel`."""
+    """Draft a fixed number of tokens with a small model (SpecDec; Leviathan et al. 2023).
+
+    Parameters
+    ----------
+    model, runtime, vocabulary
+        As for :class:`AdaptiveDraftModel`.
+    num_tokens : int
+        Tokens drafted (K).
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import DraftModel
+    >>> run = generate(model, prompt, DraftModel(draft, num_tokens=4), max_new_tokens=24)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=24).tokens
+    True
+    >>> round(run.stats["acceptance_rate"], 2)
+    0.45
+    """
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 
 
 class Dresd(Drafter):
-    """Draft the continuations of nearest neighbours that start with the target's own next token.
+    r"""Draft the continuations of nearest neighbours that start with the target's own next token.
 
     Let x_t be the last emitted token. The state of x_{t-1}, from which the target chose x_t, is looked up among the states of a
     datastore (DReSD, Algorithm 1). Of its ``neighbours`` nearest, those whose continuation starts with x_t are kept (section
@@ -26,13 +26,36 @@ class Dresd(Drafter):
     ----------
     index : DenseIndex, ShardedDenseIndex or path
         A dense index of the target's own states, or what has a dense index's ``store``, ``width``, ``path`` and ``search``.
-    drafts, length, neighbours : int
-        Drafts kept (B; mostly 10 in the paper), tokens of each (N) without x_t, and neighbours looked up.
+    drafts : int
+        Drafts kept (B); mostly 10 in the paper.
+    length : int
+        Tokens of each draft (N), without x_t.
+    neighbours : int
+        Neighbours looked up.
+
+    Raises
+    ------
+    ValueError
+        When a generation starts with a target of another tokenizer, or of states of another width, than the index.
 
     Notes
     -----
     The paper names no number of neighbours. The released code takes 50, counts x_t in N (its 20 is 19 here) and keeps equal drafts.
     We merge common prefixes; in the paper's dense batch (section 3.6) each draft is a branch, which verifies more for the same.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.datastores import build_dense_index, build_from_texts
+    >>> from specdec_lib.drafters import Dresd
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> texts = ["def multiply(x, y):\n    return x * y\n\ndef divide(x, y):\n    return x / y\n"]
+    >>> store = build_from_texts(folder / "store", texts, tokenizer, progress=False)
+    >>> states = embed_store(model, store, folder / "states", progress=False)
+    >>> index = build_dense_index(folder / "store/dense", states, store, dims=16, progress=False)
+    >>> run = generate(model, prompt, Dresd(index, length=6), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    2.09
     """
 
     capture = Capture(layers=(LAST,))

@@ -20,7 +20,31 @@ LEVELS, RANKS = (4, 8, 8, 3, 2), 4
 
 
 class EagleState:
-    """The cache of EAGLE's layer in a drafter: the text's pairs of state and next token, then those of the tree."""
+    """The cache of EAGLE's layer in a drafter: the text's pairs of state and next token, then those of the tree.
+
+    Parameters
+    ----------
+    drafter : HeadDrafter
+        Whose heads are an :class:`~specdec_lib.heads.drafting.EagleHead`.
+
+    Examples
+    --------
+    The layer's prediction after the last token:
+
+    >>> import torch
+    >>> from specdec_lib import LAST, Context, Sampling, paths
+    >>> from specdec_lib.drafters.eagle import Eagle, EagleState
+    >>> from specdec_lib.heads.draft_training import states_of
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> drafter = Eagle(model, DraftHead.load(paths.POCKET / "heads/eagle.safetensors", model))
+    >>> states = states_of(model, prompt[:-1])
+    >>> context = Context(list(prompt), len(prompt), 4096, Sampling(), hidden=lambda layer: states)
+    >>> state = EagleState(drafter)
+    >>> with torch.inference_mode():
+    ...     state.read_on(context)
+    ...     print(state.expand([-1], [], []).shape == (1, model.config.hidden_size))
+    True
+    """
 
     def __init__(self, drafter: HeadDrafter):
         self._drafter, self._past, self.length = drafter, None, 0
@@ -39,7 +63,20 @@ class EagleState:
         self.states, self._rows = read[0, -1:], {-1: 0}
 
     def expand(self, nodes: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
-        """Take in nodes of one depth, whose parents were expanded; the states predicted there, of shape (n, d)."""
+        """Take in nodes of one depth, whose parents were expanded.
+
+        Parameters
+        ----------
+        nodes : list of int
+            -1 alone is the root.
+        tokens, parents : list of int
+            Of the whole draft so far.
+
+        Returns
+        -------
+        float tensor of shape (len(nodes), d)
+            The states predicted there.
+        """
         drafter = self._drafter
         if nodes == [-1]:
             return self.states[:1]
@@ -67,10 +104,24 @@ class Eagle(StaticTreeDrafter):
     What it read of a draft is dropped after each pass, and the accepted tokens are read again with the target's states, as in
     the released code.
 
-    Where the target samples, the children of a node are drawn from the layer's distribution without replacement, and verified by
-    rejection sampling, as in the released code of version 1: the outputs are those of plain decoding in distribution. With
-    ``drawn=False`` they are the most likely tokens as in greedy decoding, and outputs are those of plain decoding token for token.
-    Other parameters are those of :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+    Parameters
+    ----------
+    model, heads, shape
+        As for :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+    drawn : bool
+        Where the target samples, draw the children of a node from the layer's distribution without replacement and verify them
+        by rejection sampling, as in the released code of version 1: the outputs are those of plain decoding in distribution.
+        Without it they are the most likely tokens as in greedy decoding, and outputs are those of plain decoding token for token.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, paths
+    >>> from specdec_lib.drafters.eagle import Eagle
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/eagle.safetensors", model)
+    >>> run = generate(model, prompt, Eagle.grown(model, heads, nodes=16), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    3.83
     """
 
     kind, levels, ranks = EagleHead, LEVELS, RANKS

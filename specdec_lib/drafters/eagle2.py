@@ -16,11 +16,32 @@ from specdec_lib.heads.drafting import EagleHead
 
 
 def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
-    """The ``count`` candidates of the largest values, logarithms of the probabilities of paths, as a tree with probabilities as
-    scores.
+    """The candidates of the largest values as a tree (EAGLE-2, section 4.2).
 
     Of equal ones the earlier candidate comes first. No node is left without its parent, which comes before it and is worth no
     less.
+
+    Parameters
+    ----------
+    tokens, parents : list of int
+        The candidates.
+    values : list of float
+        Logarithms of the probabilities of their paths.
+    count : int
+        Candidates kept.
+
+    Returns
+    -------
+    DraftTree
+        With probabilities as scores.
+
+    Examples
+    --------
+    >>> from math import log
+    >>> from specdec_lib.drafters.eagle2 import reranked
+    >>> tree = reranked([5, 8, 6], [-1, -1, 0], [log(0.5), log(0.25), log(0.375)], count=2)
+    >>> tree, [round(score, 3) for score in tree.scores]
+    (DraftTree(tokens=[5, 6], parents=[-1, 0]), [0.5, 0.375])
     """
     best = sorted(sorted(range(len(tokens)), key=lambda node: (-values[node], node))[:count])
     place = {-1: -1} | {node: i for i, node in enumerate(best)}
@@ -31,10 +52,32 @@ def reranked(tokens: list[int], parents: list[int], values: list[float], count: 
 class Eagle2(HeadDrafter):
     """Draft with EAGLE's layer, on the tree whose nodes it finds most likely to be accepted.
 
-    The value of a node is the product of the layer's probabilities on the way to it. On each level the ``branches`` most
-    valuable nodes are expanded, each into its ``branches`` most likely tokens; of all candidates the ``nodes`` most valuable
-    are drafted (section 4). ``heads`` are EAGLE-1's. Published are 60 tokens a pass with the root. All ``depth`` levels are
+    The value of a node is the product of the layer's probabilities on the way to it. On each level the most valuable nodes are
+    expanded, each into its most likely tokens; of all candidates the most valuable are drafted (section 4). All levels are
     computed for each draft, however flat the tree is that comes of them (:attr:`DraftTree.levels`).
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : EagleHead
+        EAGLE-1's.
+    nodes : int
+        Nodes of the draft; published are 60 tokens a pass with the root.
+    depth : int
+        Levels.
+    branches : int
+        Nodes expanded on a level, and candidates of each.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, paths
+    >>> from specdec_lib.drafters.eagle2 import Eagle2
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/eagle.safetensors", model)
+    >>> run = generate(model, prompt, Eagle2.of_size(model, heads, nodes=16), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    3.83
     """
 
     kind = EagleHead
@@ -46,7 +89,18 @@ class Eagle2(HeadDrafter):
 
     @classmethod
     def of_size(cls, model: PreTrainedModel, heads: EagleHead, nodes: int) -> Self:
-        """With as many levels and branches as a tree of so many nodes can use, and the published ones for the published size."""
+        """With as many levels and branches as a tree of so many nodes can use, and the published ones for the published size.
+
+        Parameters
+        ----------
+        model, heads
+            As for the class.
+        nodes : int
+
+        Returns
+        -------
+        Eagle2
+        """
         depth = max(1, min(6, round(math.log2(nodes + 1))))
         return cls(model, heads, nodes, depth, max(1, min(10, math.ceil(nodes / depth))))
 

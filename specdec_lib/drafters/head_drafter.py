@@ -21,10 +21,38 @@ from specdec_lib.heads.grown_tree import Shape, grown
 
 
 class HeadDrafter(Drafter):
-    """Draft with ``heads`` that were trained for the target ``model``; they are copied to its output layer's device and type.
+    """Draft with heads that were trained for the target.
 
     The draft depends on the context alone, so that a recording with the last layer's states can be replayed. It comes without
     probabilities unless a subclass says otherwise, so that sampled outputs are those of plain decoding.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target.
+    heads : DraftHead
+        Copied to the device and type of the target's output layer.
+
+    Raises
+    ------
+    TypeError
+        If the heads are of another kind than the drafter's.
+    ValueError
+        If they were trained for another target.
+
+    Examples
+    --------
+    >>> from specdec_lib import paths
+    >>> from specdec_lib.drafters.hydra import Hydra
+    >>> from specdec_lib.drafters.medusa import Medusa
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/medusa.safetensors", model)
+    >>> Medusa(model, heads).capture.layers
+    (-1,)
+    >>> Hydra(model, heads)
+    Traceback (most recent call last):
+        ...
+    TypeError: heads are MedusaHeads; expected HydraHeads, as its load() gives
     """
 
     capture = Capture(layers=(LAST,))
@@ -70,10 +98,32 @@ class HeadDrafter(Drafter):
 
 
 class StaticTreeDrafter(HeadDrafter):
-    """Draft a tree whose shape is given: for each node its parent (-1: the root) and its rank among the parent's choices, from 0.
+    """Draft a tree whose shape is given.
 
-    Parents come first. By default it has as many nodes at each depth as the published one
-    (:func:`~specdec_lib.drafters.token_recycling.template`), as deep as the heads predict; :meth:`grown` takes one that suits them.
+    Parameters
+    ----------
+    model, heads
+        As for :class:`HeadDrafter`.
+    shape : list of (int, int), optional
+        For each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first. By default it
+        has as many nodes at each depth as the published one (:func:`~specdec_lib.drafters.token_recycling.template`), as deep as
+        the heads predict; :meth:`grown` takes one that suits them.
+
+    Raises
+    ------
+    ValueError
+        If the shape is empty, or deeper than the heads predict.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, paths
+    >>> from specdec_lib.drafters.medusa import Medusa
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/medusa.safetensors", model)
+    >>> drafter = Medusa(model, heads, shape=[(-1, 0), (-1, 1), (0, 0)])
+    >>> run = generate(model, prompt, drafter, max_new_tokens=24)
+    >>> max(step.drafted for step in run.steps)
+    3
     """
 
     #: Nodes of the published tree at each depth, and how many ranks it uses.
@@ -103,7 +153,28 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for, by default as large as the published one."""
+        """With the tree that these heads' accuracies on held-out answers ask for (:func:`~specdec_lib.heads.grown_tree.grown`).
+
+        Parameters
+        ----------
+        model, heads
+            As for :class:`HeadDrafter`.
+        nodes : int, optional
+            By default as many as the published tree has.
+
+        Returns
+        -------
+        StaticTreeDrafter
+
+        Examples
+        --------
+        >>> from specdec_lib import paths
+        >>> from specdec_lib.drafters.medusa import Medusa
+        >>> from specdec_lib.heads.drafting import DraftHead
+        >>> heads = DraftHead.load(paths.POCKET / "heads/medusa.safetensors", model)
+        >>> Medusa.grown(model, heads, nodes=4).shape
+        [(-1, 0), (-1, 1), (-1, 2), (0, 0)]
+        """
         return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:

@@ -17,6 +17,16 @@ class Hydra(StaticTreeDrafter):
 
     Heads with a prefix layer (Hydra++) keep a cache of it. ``shape`` is by default Medusa's; parameters are those of
     :class:`~specdec_lib.drafters.head_drafter.StaticTreeDrafter`.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate, paths
+    >>> from specdec_lib.drafters.hydra import Hydra
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/hydra.safetensors", model)
+    >>> run = generate(model, prompt, Hydra.grown(model, heads, nodes=16), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    1.35
     """
 
     kind, levels, ranks = HydraHeads, LEVELS, RANKS

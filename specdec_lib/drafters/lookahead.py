@@ -14,7 +14,22 @@ from specdec_lib.decoding.tree import DraftTree, Passengers
 
 
 class Pool:
-    """For each token at most ``most`` n-grams (G) seen after it, the latest last; the one seen longest ago makes room."""
+    """For each token the n-grams seen after it, the latest last; the one seen longest ago makes room.
+
+    Parameters
+    ----------
+    most : int
+        N-grams of one token at most (G).
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.lookahead import Pool
+    >>> pool = Pool(most=2)
+    >>> for ngram in ((6, 7), (6, 8), (9, 9)):
+    ...     pool.add(5, ngram)
+    >>> pool.after(5)
+    [(6, 8), (9, 9)]
+    """
 
     def __init__(self, most: int):
         self.most = most
@@ -51,14 +66,24 @@ class Lookahead(Drafter):
     window : int
         Columns of the full window (W), the last token's included.
     levels : int
-        N: tokens of an n-gram with its key.
+        N: tokens of an n-gram with its key, 3 or more.
     guesses : int
         N-grams kept, and verified, for a token (G).
     merge : bool
         Verify common prefixes of n-grams once. The released code does not.
+    seed : int
+        Of the tokens that the first row starts with.
     prompt : bool
         Pool the n-grams of the prompt at the start, and those of the output as it grows, as the released code does if it is asked
         to.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import Lookahead
+    >>> run = generate(model, prompt, Lookahead(window=5, levels=4, guesses=5), max_new_tokens=24)
+    >>> max(step.width for step in run.steps) <= (4 - 1) * (5 + 5)
+    True
     """
 
     replays = "never"

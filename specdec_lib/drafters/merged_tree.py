@@ -40,13 +40,37 @@ TOKEN, PARENT, DEPTH, NEXT_SIBLING, FIRST_CHILD, RENAMED, RANKS = range(7)
 
 
 class MergedTree:
-    """Arrays of a trie of at most ``room`` nodes and their features, filled anew at each step.
+    """Arrays of a trie and its features, filled anew at each step.
 
     The first ``count`` entries are filled. ``first_child``, int64 (room + 1,), and ``next_sibling``, int64 (room,), are the
     children as linked lists; entry 0 of ``first_child`` is the root's, entry ``i + 1`` that of node ``i``. They are rows of
     ``nodes``, as are ``tokens``, ``parents`` and ``depths``, int64 (room,). ``features`` are
     float64 (room, :func:`width`); ``conditional`` and ``probability``, float64 (room,), are estimates of p(node | parent) and of
     the node being on the target's path.
+
+    Parameters
+    ----------
+    sources : int
+    room : int
+        Nodes at most.
+
+    Examples
+    --------
+    Two sources propose two drafts that begin alike:
+
+    >>> from specdec_lib import DraftTree
+    >>> from specdec_lib.decoding.contract import Evidence
+    >>> from specdec_lib.drafters.merged_tree import MergedTree
+    >>> from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+    >>> merged = MergedTree(sources=2, room=8)
+    >>> for source, tokens in enumerate(([5, 6], [5, 8])):
+    ...     known = Evidence(match=4, similarity=[0.0, 0.0])
+    ...     merged.add(source, DraftTree.chain(tokens), [1.0, 1.0], known, lately=0.0, streak=0, limit=8)
+    >>> merged.tokens[: merged.count].tolist(), merged.parents[: merged.count].tolist()
+    ([5, 6, 8], [-1, 0, 0])
+    >>> merged.score(TreeProbabilities.unfitted(["one", "other"]).weights)
+    >>> bool(merged.probability[0] > merged.probability[1])
+    True
     """
 
     def __init__(self, sources: int, room: int):
@@ -67,10 +91,21 @@ class MergedTree:
         self.first_child[0] = -1
 
     def add(self, source, draft, shares, known, lately, streak, limit) -> None:
-        """Merge one source's draft, cut at ``limit`` tokens of depth and at the room there is.
+        """Merge one source's draft, cut at its limit and at the room there is.
 
-        ``shares`` are the source's own estimates of each node's path, ``lately`` the log-odds of its having been right lately,
-        and ``streak`` its tokens in a row that were right.
+        Parameters
+        ----------
+        source : int
+        draft : DraftTree
+        shares : sequence of float
+            The source's own estimates of each node's path.
+        known : Evidence
+        lately : float
+            Log-odds of the source having been right lately.
+        streak : int
+            Its tokens in a row that were right.
+        limit : int
+            Deepest node taken.
         """
         size = min(len(draft), self.room)
         drafted = np.array([draft.tokens[:size], draft.parents[:size]], np.int64)
@@ -85,11 +120,25 @@ class MergedTree:
         _score(self.count, self.parents, self.features, weights, self.conditional, self.probability)
 
     def best(self, curve: np.ndarray, sunk: float) -> tuple[list[int], list[int], np.ndarray, float]:
-        """The parent-closed subtree of the largest (1 + sum of P) / (price of its pass + ``sunk``).
+        """The parent-closed subtree of the largest (1 + sum of P) / (cost of its pass + ``sunk``).
 
-        A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes, whatever the prices
-        in ``curve`` of passes over 1, 2, ... tokens. Gives the tokens and parents of the draft, its merged nodes, and the
-        expected tokens per unit of price.
+        A node is never likelier than its parent, so the best subtree of each size is the likeliest nodes, whatever the costs.
+
+        Parameters
+        ----------
+        curve : float64 array of shape (n,)
+            Costs of passes over 1, 2, ..., n tokens.
+        sunk : float
+            What the step has cost already.
+
+        Returns
+        -------
+        tokens, parents : list of int
+            Of the draft.
+        nodes : int64 array
+            Its nodes in the merged tree.
+        rate : float
+            Expected tokens per unit of cost.
         """
         size, rate = _best(self.count, self.probability, curve, sunk, self._order)
         nodes = self._order[:size].copy()
@@ -102,7 +151,22 @@ class MergedTree:
 
 
 def width(sources: int) -> int:
-    """Numbers that describe a node: :data:`FEATURES` for each source and one for each pair."""
+    """Numbers that describe a node: :data:`FEATURES` for each source and one for each pair.
+
+    Parameters
+    ----------
+    sources : int
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.merged_tree import FEATURES, width
+    >>> width(3) == 3 * len(FEATURES) + 3
+    True
+    """
     return sources * _PER_SOURCE + sources * (sources - 1) // 2
 
 

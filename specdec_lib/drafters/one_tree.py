@@ -29,7 +29,28 @@ _LOSS, _REST = 3.0, 16
 
 
 def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
-    """The context as one of several sources expects it: with its own captures, and greedy, so that it draws nothing."""
+    """The context as one of several sources expects it: with its own captures, and greedy, so that it draws nothing.
+
+    Parameters
+    ----------
+    context : Context
+    capture : Capture
+        What was captured for all sources.
+    source : Drafter
+
+    Returns
+    -------
+    Context
+
+    Examples
+    --------
+    >>> from specdec_lib import Capture, Context, Sampling
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> from specdec_lib.drafters.one_tree import view_of
+    >>> context = Context([5, 6], 2, 10, Sampling(temperature=0.7))
+    >>> view_of(context, Capture(), PromptLookup()).sampling.greedy
+    True
+    """
     places = [capture.heads.index(head) for head in source.capture.heads]
     attention = (lambda: context.attention()[places]) if places else None
     return replace(context, sampling=Sampling(), attention=attention)
@@ -38,10 +59,19 @@ def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
 class WorthItsPrice(StoppingRule):
     """Stop once another drafted token is expected to cost more time than it gains.
 
-    With rho (``rate``) the best expected tokens per unit of price so far, a token that is right with probability P and costs t
+    With rho (``rate``) the best expected tokens per unit of cost so far, a token that is right with probability P and costs t
     (``price``: the draft model's pass and the wider pass of the target) raises the ratio iff P > rho t (the mediant lies
     between). P is the product of the probabilities so far and of what the source's tokens were right lately. SpecDec++'s
     threshold has the same form with a tuned constant for rho t.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.one_tree import WorthItsPrice
+    >>> from specdec_lib.drafters.stopping import Round
+    >>> rule = WorthItsPrice()
+    >>> rule.rate, rule.price = 1.2, 0.2
+    >>> [rule.stop(Round(12, count, confidence=[0.9] * count)) for count in range(3)]
+    [False, False, True]
     """
 
     needs = ("confidence",)
@@ -87,10 +117,10 @@ class OneTree(Drafter):
 
     Of all parent-closed subtrees T of the merged draft the one is sent that maximises::
 
-        (1 + sum of P(v) over T) / (c(|T| + 1) + t + sum of the sources' prices),
+        (1 + sum of P(v) over T) / (c(|T| + 1) + t + sum of the sources' costs),
 
-    the expected tokens of the step per unit of price: P(v) is the probability that the target's output goes through v, c the
-    price of a pass by its width, t what the step costs besides it, and a source's price what it costs to ask it for a draft
+    the expected tokens of the step per unit of cost: P(v) is the probability that the target's output goes through v, c the
+    cost of a pass by its width, t what the step costs besides it, and a source's cost what it takes to ask it for a draft
     (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
     model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`). Where ``prices``
     say what drafting costs, no source is asked for some steps once drafts have cost more time than they saved.
@@ -101,8 +131,10 @@ class OneTree(Drafter):
     Parameters
     ----------
     sources : mapping of str to Drafter
-        By name; weights and prices are found by it. Asked in order, draft models last. A draft model may have any stopping
+        By name; weights and costs are found by it. Asked in order, draft models last. A draft model may have any stopping
         rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
+    prices : PassPrices
+        Costs of the target's passes, of the draft model's and of asking each source.
     probabilities : TreeProbabilities, optional
         Weights for at least these sources; by default rough ones (:meth:`TreeProbabilities.unfitted`).
     room : int
@@ -111,6 +143,24 @@ class OneTree(Drafter):
         Step size of the online fit; 0 keeps the weights as they are.
     observe : bool
         Keep what was judged in ``observed``, to fit the weights on.
+
+    Raises
+    ------
+    ValueError
+        If one drafter is two sources, ``probabilities`` lack a source, or a source drafts passengers.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup, SuffixDecoding
+    >>> from specdec_lib.drafters.one_tree import OneTree
+    >>> from specdec_lib.drafters.pass_prices import CURVES
+    >>> sources = {"PLD": PromptLookup(variant="transformers"), "SuffixDecoding": SuffixDecoding()}
+    >>> run = generate(model, prompt, OneTree(sources, CURVES["cpu"]), max_new_tokens=24)
+    >>> sorted({name for step in run.steps for name in step.tree.sources or ()})
+    ['PLD', 'PLD, SuffixDecoding']
+    >>> round(run.stats["tokens_per_forward"], 2)
+    3.83
     """
 
     def __init__(

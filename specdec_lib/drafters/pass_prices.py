@@ -26,9 +26,24 @@ def _price(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class PassPrices:
-    """Price of a pass by its width, and of drafting.
+    """Cost of a pass by its width, and of drafting, in units of a pass over one token.
 
-    Between two widths the price is on the line between theirs; above the largest it goes on along the last line.
+    Between two widths the cost is on the line between theirs; above the largest it goes on along the last line.
+
+    Raises
+    ------
+    ValueError
+        If the cost of a pass over one token is missing, or one is negative or not finite.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.pass_prices import PassPrices
+    >>> costs = PassPrices({1: 1.0, 4: 1.3, 8: 1.5})
+    >>> costs.curve(5).round(2).tolist()
+    [1.0, 1.1, 1.2, 1.3, 1.35]
+    >>> costs.save(folder / "costs.json")
+    >>> PassPrices.load(folder / "costs.json") == costs
+    True
     """
 
     #: By tokens of a pass (the root included): its price in units of a pass over one token. 1 must be among them.
@@ -57,7 +72,7 @@ class PassPrices:
         object.__setattr__(self, "_line", (known, prices))
 
     def curve(self, widest: int) -> np.ndarray:
-        """Prices of passes over 1, 2, ..., ``widest`` tokens, float64."""
+        """Costs of passes over 1, 2, ..., ``widest`` tokens, float64 of shape (widest,)."""
         known, prices = self._line
         wanted = np.arange(1, widest + 1, dtype=float)
         curve = np.interp(wanted, known, prices)
@@ -84,7 +99,13 @@ class PassPrices:
 
     @classmethod
     def load(cls, path: str | Path) -> PassPrices:
-        """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote."""
+        """Read what :meth:`save` or ``python -m specdec_lib calibrate`` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        """
         try:
             about = json.loads(named(path).read_text(encoding="utf-8"))
             widths = {int(width): price for width, price in about["widths"].items()}

@@ -13,7 +13,24 @@ _LONGEST_MATCH = 32
 
 
 def match_before(tokens: Sequence[int], place: int | None) -> int:
-    """How many tokens before ``place``, which was copied from, equal the last ones; 0 without a place."""
+    """How many tokens before a place that was copied from equal the last ones.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+    place : int or None
+
+    Returns
+    -------
+    int
+        At most 32; 0 without a place.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.prompt_lookup import match_before
+    >>> match_before([5, 6, 7, 5, 6], place=2)
+    2
+    """
     match, end = 0, len(tokens)
     while (
         place is not None
@@ -25,7 +42,7 @@ def match_before(tokens: Sequence[int], place: int | None) -> int:
 
 
 class PromptLookup(Drafter):
-    """Draft the continuation of the first earlier occurrence of the last n-gram.
+    """Draft the continuation of the first earlier occurrence of the last n-gram (PLD).
 
     N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is indexed as
     tokens come, so a proposal costs the same at any context length. Without one nothing is drafted, where the released code
@@ -33,12 +50,22 @@ class PromptLookup(Drafter):
 
     Parameters
     ----------
+    max_ngram : int
+        Longest n-gram looked up, in tokens.
     num_tokens : int
         Tokens drafted (K).
     variant : {"original", "transformers"}
         What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and Spec-Bench:
         the next shorter n-gram is tried; so it is where the continuation starts within the n-gram itself, or right after it.
         ``"transformers"``: the shorter continuation is drafted (there the default ``max_ngram`` is 2).
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> run = generate(model, prompt, PromptLookup(max_ngram=3, num_tokens=10), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    4.6
     """
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):

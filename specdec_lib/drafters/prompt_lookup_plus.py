@@ -106,6 +106,14 @@ class PromptLookupHidden(_RankedLookup):
     -----
     Both variants read the position before the last token; the paper's figure 1 and its section 4.2 differ by one. The column of
     equation 2, which the paper leaves out, is the occurrence j itself. The first occurrence wins among equals.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookupHidden
+    >>> run = generate(model, prompt, PromptLookupHidden(layer=2, num_tokens=10), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    4.6
     """
 
     def __init__(
@@ -156,8 +164,23 @@ class PromptLookupHidden(_RankedLookup):
 class PromptLookupAttention(_RankedLookup):
     """PLD+ (a): the occurrence that induction heads attended to (equation 2, with the column it leaves out).
 
-    ``heads`` are (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them, and the paper uses 50.
-    ``aggregate`` is "max" over heads, the paper's choice (figure 3), or "sum". The rest is as for :class:`PromptLookupHidden`.
+    Parameters
+    ----------
+    heads : sequence of (int, int)
+        (block, head) pairs, both from 0; :mod:`specdec_lib.heads.induction` finds them, and the paper uses 50.
+    num_tokens, generated
+        As for :class:`PromptLookupHidden`.
+    aggregate : {"max", "sum"}
+        Over heads; the maximum is the paper's choice (figure 3).
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookupAttention
+    >>> drafter = PromptLookupAttention([(2, 0), (2, 1)], num_tokens=10)
+    >>> run = generate(model, prompt, drafter, max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    3.83
     """
 
     def __init__(

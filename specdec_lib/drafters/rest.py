@@ -32,7 +32,7 @@ def _draft(store, question, most, room):
 
 
 class Rest(Drafter):
-    """Draft the best nodes of the trie of continuations of the longest matching suffix.
+    r"""Draft the best nodes of the trie of continuations of the longest matching suffix.
 
     The longest suffix of ``min_ngram`` to ``max_ngram`` tokens that the store continues is looked up; at most ``max_matches`` of
     its occurrences are taken. Their continuations of at most ``length`` tokens, cut at the end of their document, form a trie. A
@@ -42,10 +42,14 @@ class Rest(Drafter):
     ----------
     store : SuffixIndex, ShardedSuffixIndex, TokenStore or path
         A datastore with a suffix array; one of many shards drafts as one store of all their documents, random draws excepted.
-    max_ngram, min_ngram, max_matches : int
-        Longest and shortest suffix looked up, and most occurrences taken (k).
-    length, choices : int
-        Depth of the trie (m) and nodes drafted (c).
+    max_ngram, min_ngram : int
+        Longest and shortest suffix looked up, in tokens.
+    max_matches : int
+        Most occurrences taken (k).
+    length : int
+        Depth of the trie (m).
+    choices : int
+        Nodes drafted (c).
     subsample : {"lexicographic", "uniform"}
         Which of more than ``max_matches`` occurrences are taken. ``"lexicographic"``: the first by the token ids that follow, a
         biased choice. ``"uniform"``: each is equally likely, one from each of ``max_matches`` equal parts of the range.
@@ -59,9 +63,25 @@ class Rest(Drafter):
         With the released selection, draft only this many of the paths it keeps, in arbitrary order: REST as DReSD's released
         code runs it, with ``max_ngram=64, min_ngram=3, rows=10``.
 
+    Raises
+    ------
+    StoreError
+        If the store has no suffix array, or, when a generation starts, holds the tokens of another tokenizer.
+
     Notes
     -----
     The paper names no shortest suffix and no number of occurrences. The released code takes 2, and the first 5000 in each chunk.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.datastores import build_from_texts
+    >>> from specdec_lib.drafters import Rest
+    >>> texts = ["def multiply(x, y):\n    return x * y\n\ndef divide(x, y):\n    return x / y\n"]
+    >>> store = build_from_texts(folder / "store", texts, tokenizer, progress=False)
+    >>> run = generate(model, prompt, Rest(store), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    1.77
     """
 
     def __init__(
@@ -179,7 +199,28 @@ def released_selection(
     number is given.
 
     Where a path repeats tokens the completed tree can still be too large, which the released code answers with an error; here
-    more are dropped until it fits. The result is ascending and closed under "parent of".
+    more are dropped until it fits.
+
+    Parameters
+    ----------
+    tokens, parents, weights : sequence of int, length n
+        The trie: each node's token, its parent (-1: the root) and how many continuations pass through it; parents first.
+    choices : int
+        Most nodes kept (c).
+    first_seed, second_seed : int
+        Of the two orders.
+    rows : int, optional
+
+    Returns
+    -------
+    list of int
+        Nodes, ascending and closed under "parent of".
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.rest import released_selection
+    >>> released_selection([5, 6, 8], [-1, 0, 0], [3, 2, 1], choices=3, first_seed=0, second_seed=1)
+    [0, 2]
     """
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(tokens, parents, strict=True):

@@ -25,9 +25,28 @@ class SamDecoding(WrappedDrafter):
     than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, or else to the shortest, as in
     the released code, which asks for two tokens more.
 
-    The auxiliary is Token Recycling or EAGLE in the paper; it learns from every pass. By default it is Token Recycling with the
-    released code's tree of 60 nodes, which learns from the prompt too. A chain has at most ``num_tokens`` tokens: 39 and the root
-    are the 40 of the released code.
+    Parameters
+    ----------
+    auxiliary : Drafter, optional
+        Token Recycling or EAGLE in the paper; it learns from every pass. By default Token Recycling with the released code's
+        tree of 60 nodes, which learns from the prompt too.
+    store : SuffixIndex or TokenStore, optional
+    num_tokens : int
+        Tokens of a chain at most: 39 and the root are the 40 of the released code.
+    threshold : int
+        Shortest match that is copied from, in tokens.
+    bias : int
+        How much longer the store's match has to be than the text's own.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup, SamDecoding
+    >>> run = generate(model, prompt, SamDecoding(threshold=3), max_new_tokens=24)
+    >>> round(run.stats["tokens_per_forward"], 2)
+    4.6
+    >>> SamDecoding(PromptLookup(), threshold=3).replays
+    'any'
     """
 
     # Of a drafter, its auxiliary's; of the class, that of the published one, Token Recycling.

@@ -26,7 +26,14 @@ QUANTITIES = ("confidence", "entropy", "acceptance")
 
 @dataclass
 class Round:
-    """What has been drafted since the last verification."""
+    """What has been drafted since the last verification.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import Confidence, Round
+    >>> Confidence(threshold=0.4).stop(Round(position=12, count=2, confidence=[0.9, 0.3]))
+    True
+    """
 
     #: Absolute position of the first drafted token.
     position: int
@@ -45,6 +52,19 @@ class StoppingRule(ABC):
 
     ``needs`` says which of :data:`QUANTITIES` are computed. With ``check_newest`` the acceptance includes that of the token
     drafted last; the draft model's pass over it is lost if drafting stops there.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import AdaptiveDraftModel
+    >>> from specdec_lib.drafters.stopping import StoppingRule
+    >>> class Unsure(StoppingRule):
+    ...     needs = ("confidence",)
+    ...     def stop(self, drafted):
+    ...         return sum(chance < 0.5 for chance in drafted.confidence) == 2
+    >>> run = generate(model, prompt, AdaptiveDraftModel(draft, Unsure()), max_new_tokens=24)
+    >>> [step.drafted for step in run.steps]
+    [3, 2, 2, 3, 6, 4, 2, 1]
     """
 
     needs: tuple[str, ...] = ()
@@ -71,7 +91,19 @@ def _probability(name: str, value: float) -> float:
 
 
 class FixedLength(StoppingRule):
-    """Always draft ``num_tokens`` tokens (Leviathan et al. 2023)."""
+    """Always draft the same number of tokens (Leviathan et al. 2023).
+
+    Parameters
+    ----------
+    num_tokens : int
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import FixedLength, Round
+    >>> rule = FixedLength(num_tokens=4)
+    >>> [rule.stop(Round(position=12, count=count)) for count in (3, 4)]
+    [False, True]
+    """
 
     def __init__(self, num_tokens: int):
         self.num_tokens = whole("num_tokens", num_tokens, 1)
@@ -83,7 +115,20 @@ class FixedLength(StoppingRule):
 class Heuristic(StoppingRule):
     """A length that grows by 2 after a round accepted whole and shrinks by 1 after any other (transformers).
 
-    It starts with ``num_tokens``, in each generation if it is ``transient``.
+    Parameters
+    ----------
+    num_tokens : int
+        Length at the start.
+    transient : bool
+        Whether each generation starts with it again.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import Heuristic, Round
+    >>> rule = Heuristic(num_tokens=5)
+    >>> rule.verified(Round(position=12, count=5), accepted=5)
+    >>> rule.length
+    7
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
@@ -105,7 +150,20 @@ class Heuristic(StoppingRule):
 
 
 class Confidence(StoppingRule):
-    """Stop after the first token whose probability is below ``threshold`` (Kim et al. 2023; transformers)."""
+    """Stop after the first token whose probability is below a threshold (Kim et al. 2023; transformers).
+
+    Parameters
+    ----------
+    threshold : float
+        Strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import Confidence, Round
+    >>> rule = Confidence(threshold=0.4)
+    >>> [rule.stop(Round(12, 1, confidence=[chance])) for chance in (0.5, 0.3)]
+    [False, True]
+    """
 
     needs = ("confidence",)
 
@@ -117,10 +175,25 @@ class Confidence(StoppingRule):
 
 
 def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> float | None:
-    """The threshold that would have told accepted tokens from refused ones at least cost, the largest among equals.
+    """The threshold that would have told accepted tokens from rejected ones at least cost.
 
-    Refused tokens at or above it cost 1 in all, accepted ones below it 3, as in transformers. None with five tokens or fewer,
-    or with tokens of one kind.
+    Rejected tokens at or above it cost 1 in all, accepted ones below it 3, as in transformers.
+
+    Parameters
+    ----------
+    confidence : sequence of float, length n
+    accepted : sequence of bool, length n
+
+    Returns
+    -------
+    float or None
+        The largest among equals; None with five tokens or fewer, or with tokens of one kind.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import fitted_threshold
+    >>> fitted_threshold([0.9, 0.8, 0.7, 0.3, 0.2, 0.1], [True, True, True, False, False, False])
+    0.7
     """
     scores, kept = np.asarray(confidence, float), np.asarray(accepted, bool)
     if len(scores) <= 5 or kept.all() or not kept.any():
@@ -135,7 +208,21 @@ def fitted_threshold(confidence: Sequence[float], accepted: Sequence[bool]) -> f
 class FittedConfidence(Confidence):
     """A confidence threshold fitted again after each round to what was accepted so far (transformers).
 
-    Of each round the accepted tokens and the first refused one count; each generation begins with ``threshold``.
+    Of each round the accepted tokens and the first rejected one count.
+
+    Parameters
+    ----------
+    threshold : float
+        With which each generation begins, strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import FittedConfidence, Round
+    >>> rule = FittedConfidence(threshold=0.4)
+    >>> rule.start()
+    >>> rule.verified(Round(12, 7, confidence=[0.9, 0.9, 0.8, 0.8, 0.7, 0.6, 0.2]), accepted=6)
+    >>> rule.threshold
+    0.6
     """
 
     def __init__(self, threshold: float = 0.4):
@@ -157,7 +244,20 @@ class FittedConfidence(Confidence):
 
 
 class CumulativeConfidence(StoppingRule):
-    """Stop once the product of the confidences, the newest included, is below ``1 - threshold`` (Xu et al. 2023)."""
+    """Stop once the product of the confidences, the newest included, is below ``1 - threshold`` (Xu et al. 2023).
+
+    Parameters
+    ----------
+    threshold : float
+        Strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import CumulativeConfidence, Round
+    >>> rule = CumulativeConfidence(threshold=0.7)
+    >>> [rule.stop(Round(12, 2, confidence=[0.6, chance])) for chance in (0.6, 0.4)]
+    [False, True]
+    """
 
     needs = ("confidence",)
 
@@ -169,10 +269,22 @@ class CumulativeConfidence(StoppingRule):
 
 
 class Entropy(StoppingRule):
-    """Stop after the first token drawn from a distribution of an entropy above ``threshold``, in nats.
+    """Stop after the first token drawn from a distribution of an entropy above a threshold.
 
     The bound of AdaEDL (Agrawal et al. 2024) with a constant threshold: 1 - sqrt(gamma H) < lambda is H > (1 - lambda)^2 /
     gamma.
+
+    Parameters
+    ----------
+    threshold : float
+        In nats, finite and above 0.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import Entropy, Round
+    >>> rule = Entropy(threshold=1.0)
+    >>> [rule.stop(Round(12, 1, entropy=[nats])) for nats in (0.5, 1.5)]
+    [False, True]
     """
 
     needs = ("entropy",)
@@ -187,10 +299,24 @@ class Entropy(StoppingRule):
 
 
 class PredictedRejection(StoppingRule):
-    """Stop once the predicted probability of a refused token exceeds ``threshold``, h (SpecDec++, section 3.2).
+    """Stop once the predicted probability of a rejected token exceeds a threshold (SpecDec++, section 3.2).
 
     The product runs over the tokens whose states the draft model has computed: after drawing y_i these are y_1 .. y_{i-1}, as
-    in Algorithm 2 and section 3.1; with ``check_newest`` it includes y_i, as the text of section 3.2 has it.
+    in Algorithm 2 and section 3.1.
+
+    Parameters
+    ----------
+    threshold : float
+        h, strictly between 0 and 1.
+    check_newest : bool
+        Whether the product includes y_i, as the text of section 3.2 has it.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.stopping import PredictedRejection, Round
+    >>> rule = PredictedRejection(threshold=0.7)
+    >>> [rule.stop(Round(12, 3, acceptance=[0.6, chance])) for chance in (0.6, 0.4)]
+    [False, True]
     """
 
     needs = ("acceptance",)

@@ -18,7 +18,27 @@ LEAST = 1e-4
 
 
 def read_store(store: SuffixIndex | TokenStore | None) -> tuple[TokenStore | None, SuffixAutomaton]:
-    """The tokens of a datastore, with or without a suffix array, and all of its documents in one automaton."""
+    """The tokens of a datastore, with or without a suffix array, and all of its documents in one automaton.
+
+    Parameters
+    ----------
+    store : SuffixIndex, TokenStore or None
+
+    Returns
+    -------
+    TokenStore or None
+    SuffixAutomaton
+        Empty without a store.
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_tokens
+    >>> from specdec_lib.drafters.suffix_decoding import read_store
+    >>> store = build_tokens(folder / "store", [[5, 6, 7], [5, 8]], vocabulary=10, progress=False)
+    >>> tokens, automaton = read_store(store)
+    >>> automaton.text
+    [5, 6, 7, -1, 5, 8, -1]
+    """
     tokens, automaton = store.store if isinstance(store, SuffixIndex) else store, SuffixAutomaton()
     for place in range(0 if tokens is None else len(tokens)):
         automaton.extend(tokens.document(place).tolist())
@@ -33,10 +53,32 @@ class SuffixDecoding(Drafter):
     length p that occurs in one of them, the ``factor * p + offset`` likeliest nodes form a tree, whose score is the expected
     number of accepted tokens if counts were probabilities (:meth:`SuffixAutomaton.best_tree`). The best tree of the first text
     is drafted unless a later one has a larger score. The released code counts the output so far among the earlier ones too.
+    Earlier outputs take some 170 bytes a token until :meth:`reset`.
 
-    A tree has at most ``most`` nodes, match and draft together at most ``depth`` tokens, and a node at least the probability
-    ``least``. Earlier outputs take some 170 bytes a token until :meth:`reset`. With ``chains`` only the likeliest child of each
-    node is drafted, as the released code does unless it is asked for trees.
+    Parameters
+    ----------
+    store : SuffixIndex or TokenStore, optional
+    factor, offset : float
+        Nodes of a tree for each token of the match, 0 or more, and nodes besides.
+    most : int
+        Nodes of a tree at most.
+    depth : int
+        Tokens of match and draft together at most, 2 or more.
+    least : float
+        Smallest probability of a node, 1e-4 to 1.
+    chains : bool
+        Draft only the likeliest child of each node, as the released code does unless it is asked for trees.
+
+    Examples
+    --------
+    The second answer to one prompt is drafted from the first:
+
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import SuffixDecoding
+    >>> drafter = SuffixDecoding()
+    >>> runs = [generate(model, prompt, drafter, max_new_tokens=24) for _ in range(2)]
+    >>> [len(run.steps) for run in runs]
+    [6, 3]
     """
 
     def __init__(

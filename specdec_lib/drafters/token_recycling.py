@@ -23,7 +23,23 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
     the smallest products; among equals those of the earlier parent, then the more likely ones. The released tree has as many
     nodes at each depth; which ones is not copied here.
 
-    A node is its parent (-1: the root) and its rank among the parent's ``width`` children, from 0; parents come first.
+    Parameters
+    ----------
+    levels : sequence of int
+        Nodes at each depth.
+    width : int
+        Children of a node at most.
+
+    Returns
+    -------
+    list of (int, int)
+        Each node's parent (-1: the root) and its rank among the parent's children, from 0; parents come first.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.token_recycling import template
+    >>> template((2, 3), width=2)
+    [(-1, 0), (-1, 1), (0, 0), (0, 1), (1, 0)]
     """
     nodes: list[tuple[int, int]] = []
     above, products = [-1], [1]
@@ -41,7 +57,25 @@ def template(levels: Sequence[int] = LEVELS, width: int = 8) -> list[tuple[int, 
 
 
 def levels_for(nodes: int, levels: Sequence[int] = LEVELS) -> tuple[int, ...]:
-    """Some levels, by default the published ones, scaled to about so many nodes; those that would have none are left out."""
+    """Levels of a tree scaled to about so many nodes.
+
+    Parameters
+    ----------
+    nodes : int
+    levels : sequence of int
+        Nodes at each depth, by default the published ones.
+
+    Returns
+    -------
+    tuple of int
+        Those that would have no node are left out.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.token_recycling import levels_for
+    >>> levels_for(16)
+    (2, 4, 5, 3, 2, 1)
+    """
     return tuple(count for level in levels if (count := round(level * nodes / sum(levels)))) or (1,)
 
 
@@ -49,15 +83,30 @@ class TokenRecycling(Drafter):
     """Draft a static tree whose children of a node are what the target last found likely after that node's token.
 
     A table holds, for each token, the ``width`` tokens that the target found most likely the last time it read that token: in
-    the text, or at any node of a draft, refused ones included (Algorithm 1). The ``j``-th child of a node is the ``j``-th entry
+    the text, or at any node of a draft, rejected ones included (Algorithm 1). The ``j``-th child of a node is the ``j``-th entry
     of its token's row. A token that was never read has no row, and its nodes no children. The table is kept from one prompt to
     the next; :meth:`reset` empties it.
 
     Where a token stands at several nodes of one pass, its row is that of the last of them; the released code leaves that to the
     GPU. It also starts with a table of zeros, so that tokens never read propose token 0.
 
-    ``levels`` are the nodes of the tree at each depth (:func:`template`), ``width`` the entries of a row (k). With ``prompt`` the
-    table learns from the pass over the prompt too, as within SAM-Decoding; the released code of Token Recycling does not.
+    Parameters
+    ----------
+    levels : sequence of int
+        Nodes of the tree at each depth (:func:`template`).
+    width : int
+        Entries of a row (k).
+    prompt : bool
+        Learn from the pass over the prompt too, as within SAM-Decoding; the released code of Token Recycling does not.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import TokenRecycling
+    >>> drafter = TokenRecycling()
+    >>> run = generate(model, prompt, drafter, max_new_tokens=12)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=12).tokens, run.tokens[0] in drafter.table
+    (True, True)
     """
 
     replays = "never"

@@ -23,7 +23,19 @@ _UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 
 
 @dataclass
 class Judged:
-    """Features of each judged node's children, (children, :func:`width`), and the child that was emitted, -1 for none."""
+    """Features of each judged node's children, (children, :func:`width`), and the child that was emitted, -1 for none.
+
+    Examples
+    --------
+    >>> from specdec_lib import record, replay
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> from specdec_lib.drafters.one_tree import OneTree
+    >>> from specdec_lib.drafters.pass_prices import CURVES
+    >>> drafter = OneTree({"PLD": PromptLookup()}, CURVES["cpu"], observe=True)
+    >>> run = replay(record(model, prompt, max_new_tokens=24), drafter)
+    >>> len(drafter.observed.features) == len(drafter.observed.outcomes)
+    True
+    """
 
     features: list[np.ndarray] = field(default_factory=list)
     outcomes: list[int] = field(default_factory=list)
@@ -33,7 +45,20 @@ class Judged:
 class TreeProbabilities:
     """Weights of a conditional logit over the children of a node (:mod:`specdec_lib.drafters.merged_tree`).
 
-    ``weights`` has shape (width(len(sources)),), float64; ``fitted_on`` says in words what it was fitted on, if it was.
+    Parameters
+    ----------
+    sources : tuple of str
+    weights : float64 array of shape (width(len(sources)),)
+    fitted_on : str
+        Says in words what they were fitted on, if they were.
+
+    Examples
+    --------
+    >>> from specdec_lib import paths
+    >>> from specdec_lib.drafters.tree_probabilities import TreeProbabilities
+    >>> shipped = TreeProbabilities.load(paths.POCKET / "one_tree.safetensors")
+    >>> len(shipped.of(["PLD"]).weights) == len(TreeProbabilities.unfitted(["PLD"]).weights)
+    True
     """
 
     sources: tuple[str, ...]
@@ -71,6 +96,31 @@ class TreeProbabilities:
         """The weights of largest likelihood, less half their squared distance from these.
 
         The likelihood is concave in the weights, so it has one maximum; L-BFGS finds it.
+
+        Parameters
+        ----------
+        judged : Judged
+        fitted_on : str
+
+        Returns
+        -------
+        TreeProbabilities
+
+        Raises
+        ------
+        ValueError
+            If nothing was judged.
+
+        Examples
+        --------
+        >>> from specdec_lib import record, replay
+        >>> from specdec_lib.drafters import PromptLookup
+        >>> from specdec_lib.drafters.one_tree import OneTree
+        >>> from specdec_lib.drafters.pass_prices import CURVES
+        >>> drafter = OneTree({"PLD": PromptLookup()}, CURVES["cpu"], observe=True)
+        >>> run = replay(record(model, prompt, max_new_tokens=24), drafter)
+        >>> drafter.probabilities.fitted(drafter.observed, "one answer").fitted_on
+        'one answer'
         """
         if not judged.outcomes:
             raise ValueError("nothing was judged: replay recorded answers with OneTree(..., observe=True) first")

@@ -32,7 +32,22 @@ NO_STATES = "the draft model's states hold NaN or infinity"
 
 
 class ResidualBlock(nn.Module):
-    """x + SiLU(W x + b), as released; with ``zero`` it begins as the identity, which the released code has as a comment."""
+    """x + SiLU(W x + b), as released (SpecDec++, section 4.1).
+
+    Parameters
+    ----------
+    width : int
+    zero : bool
+        Begin as the identity, which the released code has as a comment.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import ResidualBlock
+    >>> x = torch.ones(2, 8)
+    >>> torch.equal(ResidualBlock(8, zero=True)(x), x)
+    True
+    """
 
     def __init__(self, width: int, zero: bool = False):
         super().__init__()
@@ -46,13 +61,36 @@ class ResidualBlock(nn.Module):
 
 
 class AcceptanceHead(nn.Module):
-    """``depth`` residual blocks and a linear layer (section 4.1: a network of D + 1 layers), for states of ``width`` values.
+    """Residual blocks and a linear layer (SpecDec++, section 4.1: a network of D + 1 layers) on a draft model's states.
 
     The output is one logit f(e), whose sigmoid is the probability of acceptance, as the paper has it. The released head has
-    two logits and takes their softmax; that is the sigmoid of their difference. One block is applied ``depth`` times, 0 to 4, as
-    the released code does; with ``zero`` it begins as the identity. A head that ``sees_confidence`` also reads the log-odds of
-    the probability that the draft model gave the token, which the paper's does not. ``draft`` is the fingerprint of the draft
-    model whose states it reads, ``story`` how it was trained, JSON.
+    two logits and takes their softmax; that is the sigmoid of their difference.
+
+    Parameters
+    ----------
+    width : int
+        Values of a state.
+    depth : int
+        How often one block is applied, 0 to 4, as the released code does.
+    zero : bool
+        Whether the block begins as the identity.
+    draft : str
+        Fingerprint of the draft model whose states it reads.
+    story : dict, optional
+        How it was trained, JSON.
+    sees_confidence : bool
+        Whether it also reads the log-odds of the probability that the draft model gave the token, which the paper's does not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import paths
+    >>> from specdec_lib.heads.acceptance import AcceptanceHead
+    >>> head = AcceptanceHead.load(paths.POCKET / "head/acceptance.safetensors", draft)
+    >>> head.width == draft.config.hidden_size
+    True
+    >>> head.probability(torch.zeros(3, head.width)).shape
+    torch.Size([3])
     """
 
     def __init__(
@@ -75,7 +113,18 @@ class AcceptanceHead(nn.Module):
         self.out = nn.Linear(inputs, 1)
 
     def forward(self, states: torch.Tensor, confidence: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits of acceptance, (...), for states (..., width) and the draft model's probabilities of the tokens, (...)."""
+        """Logits of acceptance.
+
+        Parameters
+        ----------
+        states : float tensor of shape (..., width)
+        confidence : float tensor of shape (...), optional
+            The draft model's probabilities of the tokens; for a head that sees them.
+
+        Returns
+        -------
+        float tensor of shape (...)
+        """
         x = states
         if self.sees_confidence:
             x = torch.cat([x, confidence.to(x).clamp(EDGE, 1 - EDGE).logit()[..., None]], dim=-1)
@@ -89,9 +138,26 @@ class AcceptanceHead(nn.Module):
         return _checked(self(states.float(), confidence).sigmoid())
 
     def scorer(self, device: torch.device | None = None) -> Callable[[torch.Tensor, float], float | torch.Tensor]:
-        """The head as a function of one state on ``device``, shape (width,), and one confidence, at the least cost.
+        """The head as a function of one state and one confidence, at the least cost.
 
-        It gives a float on a CPU, and elsewhere a tensor of no dimension that nothing was read back for; NaN for a state with NaN.
+        Parameters
+        ----------
+        device : torch.device, optional
+            Where the states will lie; by default where the head does.
+
+        Returns
+        -------
+        callable
+            From a state of shape (width,) and a confidence. It gives a float on a CPU, and elsewhere a tensor of no dimension that
+            nothing was read back for; NaN for a state with NaN.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from specdec_lib.heads.acceptance import AcceptanceHead
+        >>> head, state = AcceptanceHead(width=8), torch.ones(8)
+        >>> abs(head.scorer()(state) - float(head.probability(state))) < 1e-6
+        True
         """
         device = device or self.out.weight.device
         own = copy.deepcopy(self).to(device)
@@ -122,7 +188,24 @@ class AcceptanceHead(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> AcceptanceHead:
-        """Read what :meth:`save` wrote; with the draft model that it is for it is checked and moved there."""
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel, optional
+            The draft model that it is for: the head is checked, and moved there.
+
+        Returns
+        -------
+        AcceptanceHead
+
+        Raises
+        ------
+        FileNotFoundError
+        ValueError
+            If the file holds no acceptance head, or one of another draft model.
+        """
 
         def make(about: dict) -> AcceptanceHead:
             options = {name: about[name] for name in ("width", "depth", "story", "sees_confidence")}
@@ -172,7 +255,23 @@ def _logit(weights, shifts, depth, last, bias, state, confidence):  # pragma: no
 
 @dataclass(frozen=True)
 class Examples:
-    """What a head is trained on; float32 tensors."""
+    """What a head is trained on.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not agree, or a probability is outside [0, 1].
+    FloatingPointError
+        If a state is not finite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import Examples
+    >>> examples = Examples(torch.randn(3, 8), acceptance=torch.tensor([1.0, 0.25, 0.0]))
+    >>> len(examples), len(examples[:2])
+    (3, 2)
+    """
 
     #: The draft model's final state at each token that it drew, shape (n, width).
     states: torch.Tensor = field(repr=False)
@@ -206,9 +305,27 @@ class Examples:
 
 
 def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight: float) -> torch.Tensor:
-    """Weighted binary cross-entropy with soft labels P (section 3.3, w_acc = 1), normalised as released.
+    """Weighted binary cross-entropy with soft labels P (SpecDec++, section 3.3, w_acc = 1), normalised as released.
 
-    The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P); w_rej is ``reject_weight``.
+    The sum of -P log P^ - w_rej (1 - P) log(1 - P^) over the sum of P + w_rej (1 - P).
+
+    Parameters
+    ----------
+    logits, acceptance : float tensor of shape (n,)
+        Predictions, and labels in [0, 1].
+    reject_weight : float
+        w_rej.
+
+    Returns
+    -------
+    float tensor of shape ()
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import weighted_loss
+    >>> weighted_loss(torch.zeros(2), torch.tensor([1.0, 0.0]), reject_weight=6.0)
+    tensor(0.6931)
     """
     refused = reject_weight * (1 - acceptance)
     each = -acceptance * F.logsigmoid(logits) - refused * F.logsigmoid(-logits)

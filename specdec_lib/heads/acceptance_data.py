@@ -32,7 +32,17 @@ LABELS = ("decoding", "raw")
 
 @dataclass(frozen=True, eq=False)
 class Response(Answer):
-    """X, what the target answered, drafted along by the draft model; arrays of shape (n,)."""
+    """X, what the target answered, drafted along by the draft model; arrays of shape (n,).
+
+    Examples
+    --------
+    >>> from specdec_lib import Sampling, generate
+    >>> from specdec_lib.heads.acceptance_data import label
+    >>> tokens = generate(model, prompt, max_new_tokens=8).tokens
+    >>> response = label(model, draft, prompt, tokens, Sampling())
+    >>> len(response.tokens) == len(response.drawn) == len(response.confidence)
+    True
+    """
 
     #: Y, int: ``drawn[i]`` follows the prompt and ``tokens[:i]``.
     drawn: np.ndarray
@@ -58,10 +68,29 @@ def label(
     sampling: Sampling,
     labels: str = "decoding",
 ) -> Response:
-    """Draw a token of the draft model after each prefix of an answer, with its probability of acceptance.
+    """Draw a token of the draft model after each prefix of an answer, with its probability of acceptance (section 3.3).
 
-    With ``labels="decoding"`` tokens are drawn and judged under the distributions that are decoded with: with greedy decoding
-    each Y_i is the draft's first choice, accepted or not. With ``"raw"``, as released, under both models' own at temperature 1.
+    Parameters
+    ----------
+    target, draft : PreTrainedModel
+    prompt, tokens : sequence of int
+        The answer is the target's.
+    sampling : Sampling
+    labels : {"decoding", "raw"}
+        ``"decoding"``: tokens are drawn and judged under the distributions that are decoded with; with greedy decoding each Y_i is
+        the draft's first choice, accepted or not. ``"raw"``, as released: under both models' own at temperature 1.
+
+    Returns
+    -------
+    Response
+
+    Examples
+    --------
+    >>> from specdec_lib import Sampling, generate
+    >>> from specdec_lib.heads.acceptance_data import label
+    >>> tokens = generate(model, prompt, max_new_tokens=8).tokens
+    >>> label(model, draft, prompt, tokens, Sampling()).acceptance.tolist()
+    [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     """
     one_of("labels", labels, LABELS)
     text, start = [*prompt, *tokens], len(prompt)
@@ -102,8 +131,38 @@ def generate_data(
 ) -> list[Response]:
     """Answer and label (:func:`label`) many prompts into a folder (:func:`~specdec_lib.heads.answers.kept`).
 
-    Prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``. ``drafter`` is one that does not change the tokens
-    (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
+    Prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``.
+
+    Parameters
+    ----------
+    target, draft : PreTrainedModel
+    prompts : sequence of sequences of int
+    folder : path
+        Empty, or one that an interrupted call with the same arguments left.
+    sampling : Sampling
+    labels : {"decoding", "raw"}
+        As for :func:`label`.
+    max_new_tokens : int
+    drafter : Drafter, optional
+        One that does not change the tokens (:class:`specdec_lib.drafters.prompt_lookup.PromptLookup`), to answer sooner.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    list of Response
+
+    Raises
+    ------
+    ValueError
+        If a prompt and its answer do not fit into the draft model's context, or the folder holds other answers.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.acceptance_data import generate_data
+    >>> responses = generate_data(model, draft, [prompt], folder, max_new_tokens=8, progress=False)
+    >>> len(responses[0].drawn) == len(responses[0].tokens)
+    True
     """
     one_of("labels", labels, LABELS)
     limit, longest = context_limit(draft), max(map(len, prompts), default=0) + max_new_tokens
@@ -130,13 +189,49 @@ def generate_data(
 
 
 def check_mixing(mixing: float | None) -> None:
-    """Refuse a mixing rate that leaves nothing to learn from: one outside [0, 1)."""
+    """Refuse a mixing rate that leaves nothing to learn from.
+
+    Parameters
+    ----------
+    mixing : float or None
+
+    Raises
+    ------
+    ValueError
+        If it is outside [0, 1).
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.acceptance_data import check_mixing
+    >>> check_mixing(0.15)
+    >>> check_mixing(1.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: mixing is 1.0; expected a probability in [0, 1), or None for unmixed prefixes
+    """
     if mixing is not None and not 0.0 <= mixing < 1.0:
         raise ValueError(f"mixing is {mixing!r}; expected a probability in [0, 1), or None for unmixed prefixes")
 
 
 def own_tokens(responses: Sequence[Response], mixing: float | None, seed: int = 0) -> list[np.ndarray]:
-    """Which tokens of each answer are the draft model's own in a mixture, bool; the arguments are those of :func:`examples`."""
+    """Which tokens of each answer are the draft model's own in a mixture.
+
+    Parameters
+    ----------
+    responses, mixing, seed
+        As for :func:`examples`.
+
+    Returns
+    -------
+    list of bool arrays of shape (n,)
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.acceptance_data import generate_data, own_tokens
+    >>> responses = generate_data(model, draft, [prompt], folder, max_new_tokens=8, progress=False)
+    >>> own_tokens(responses, mixing=None)[0].all()
+    np.True_
+    """
     rng = np.random.default_rng(seed)
     return [
         np.ones(len(r.tokens), dtype=bool) if mixing is None else rng.random(len(r.tokens)) >= mixing for r in responses
@@ -147,10 +242,28 @@ def own_tokens(responses: Sequence[Response], mixing: float | None, seed: int = 
 def examples(
     draft: PreTrainedModel, responses: Sequence[Response], mixing: float | None = 0.15, seed: int = 0
 ) -> Examples:
-    """The draft model's states over a mixture of both models' tokens, at those it drew itself.
+    """The draft model's states over a mixture of both models' tokens, at those it drew itself (section 3.3).
 
-    ``mixing`` is r, the probability of each Z_i being X_i; only the others are learned from (section 3.3; 0.15 as released). With
-    None each Y_i follows the unmixed prefix X_1 .. X_{i-1}, which is where the label was taken.
+    Parameters
+    ----------
+    draft : PreTrainedModel
+    responses : sequence of Response
+    mixing : float or None
+        r, the probability of each Z_i being X_i, 0.15 as released; only the others are learned from. With None each Y_i follows
+        the unmixed prefix X_1 .. X_{i-1}, which is where the label was taken.
+    seed : int
+        Of the mixture.
+
+    Returns
+    -------
+    Examples
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.acceptance_data import examples, generate_data
+    >>> responses = generate_data(model, draft, [prompt], folder, max_new_tokens=8, progress=False)
+    >>> examples(draft, responses, mixing=None).states.shape == (8, draft.config.hidden_size)
+    True
     """
     check_mixing(mixing)
     last, known = decoder_config(draft).num_hidden_layers, draft_vocabulary(draft)

@@ -31,7 +31,20 @@ SHARD, MOST = 32, 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt, int array (m,), and the target's answer, int array (n,); a subclass adds arrays with one entry a token of it."""
+    """A prompt and the target's answer; a subclass adds arrays with one entry a token of it.
+
+    Parameters
+    ----------
+    prompt : int array of shape (m,)
+    tokens : int array of shape (n,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.heads.answers import Answer
+    >>> Answer(prompt=np.array([5, 6]), tokens=np.array([7])).tokens.tolist()
+    [7]
+    """
 
     prompt: np.ndarray
     tokens: np.ndarray
@@ -46,7 +59,35 @@ def record_answers(
     drafter: Drafter | None = None,
     progress: bool = True,
 ) -> list[Answer]:
-    """Let the target answer prompts into a folder (:func:`kept`); a ``drafter`` that does not change the tokens saves time."""
+    """Let the target answer prompts into a folder (:func:`kept`).
+
+    Parameters
+    ----------
+    target : PreTrainedModel
+    prompts : sequence of sequences of int
+    folder : path
+        Empty, or one that an interrupted call with the same arguments left.
+    sampling : Sampling
+    max_new_tokens : int
+    drafter : Drafter, optional
+        One that does not change the tokens, to save time.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    list of Answer
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> from specdec_lib.heads.answers import Answer, load, record_answers
+    >>> answers = record_answers(
+    ...     model, [prompt], folder, max_new_tokens=8, drafter=PromptLookup(), progress=False
+    ... )
+    >>> load(Answer, folder)[0].tokens.tolist() == answers[0].tokens.tolist()
+    True
+    """
 
     def answer(number: int, prompt: list[int]) -> Answer:
         tokens = generate(target, prompt, drafter, sampling, max_new_tokens).tokens
@@ -65,10 +106,42 @@ def kept(
     answer: Callable[[int, list[int]], Answer],
     progress: bool,
 ) -> list[Answer]:
-    """Answers to prompts, those that are in the folder already and those that ``answer(number, prompt)`` gives.
+    """Answers to prompts: those that are in a folder already, and new ones.
 
-    The folder gets :data:`MANIFEST`, which holds ``about``, what decides the content, and a file for each :data:`SHARD`
-    prompts. ValueError if it was begun with something else, StoreBusy if another process fills it.
+    The folder gets :data:`MANIFEST`, which holds ``about``, and a file for each :data:`SHARD` prompts.
+
+    Parameters
+    ----------
+    kind : type of Answer
+    folder : path
+    target : PreTrainedModel
+    prompts : sequence of sequences of int
+    about : mapping
+        What decides the content, JSON; ``max_new_tokens`` must be among it.
+    answer : callable
+        ``answer(number, prompt)`` gives an object of ``kind``.
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    list of Answer
+
+    Raises
+    ------
+    ValueError
+        If the folder was begun with something else.
+    StoreBusy
+        If another process fills it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.heads.answers import Answer, kept
+    >>> echo = lambda number, prompt: Answer(np.array(prompt), np.array(prompt[-2:]))
+    >>> answers = kept(Answer, folder, model, [[5, 6, 7]], {"max_new_tokens": 2}, echo, progress=False)
+    >>> answers[0].tokens.tolist()
+    [6, 7]
     """
     whole("max_new_tokens", about["max_new_tokens"], 1)
     prompts = as_token_lists(prompts, target)
@@ -107,7 +180,31 @@ def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
 
 
 def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
-    """Read what :func:`kept` wrote; FileNotFoundError if a part is missing, ValueError if one is damaged."""
+    """Read what :func:`kept` wrote.
+
+    Parameters
+    ----------
+    kind : type of Answer
+    folder : path
+
+    Returns
+    -------
+    list of Answer
+
+    Raises
+    ------
+    FileNotFoundError
+        If a part is missing.
+    ValueError
+        If one is damaged.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.answers import Answer, load, record_answers
+    >>> answers = record_answers(model, [prompt], folder, max_new_tokens=8, progress=False)
+    >>> len(load(Answer, folder))
+    1
+    """
     folder = named(folder)
     about = read_json(folder / MANIFEST) or {}
     if not (count(about.get("prompts")) and about["prompts"] <= MOST and about.get("shard_size") == SHARD):

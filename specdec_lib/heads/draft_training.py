@@ -37,16 +37,39 @@ ROWS = 128
 class HeadTraining:
     """How drafting heads are trained.
 
-    ``epochs`` are the most. ``rate`` is AdamW's at first, the recipe's without it, after a linear rise over 3 % of the most
-    steps. Where the recipe has no cosine, an epoch that lowers the least held-out loss by less than 0.5 % divides it by four, and
+    Where the recipe has no cosine, an epoch that lowers the least held-out loss by less than 0.5 % divides the rate by four, and
     the third such epoch is the last; of the most epochs the last two come after such a division too. Along a cosine the third
-    epoch in a row that does not lower that loss is the last. ``seed`` chooses the order of the answers, the noise and what is
-    dropped.
+    epoch in a row that does not lower that loss is the last.
 
-    ``vocabulary`` cuts the output layer to so many tokens, the most frequent of the answers, while training: the target's
-    distribution is that over these tokens, and other tokens are no labels. 0 cuts nothing. ``average`` is the share that each step
-    leaves of a running average of the weights; the average is what is measured and kept. With 0 it is the weights themselves.
-    ``dropout`` is the recipe's without it.
+    Parameters
+    ----------
+    epochs : int
+        The most.
+    batch : int
+        Answers of a step.
+    rate : float, optional
+        AdamW's at first, after a linear rise over 3 % of the most steps; by default the recipe's.
+    seed : int
+        Chooses the order of the answers, the noise and what is dropped.
+    vocabulary : int
+        Cut the output layer to so many tokens, the most frequent of the answers, while training: the target's distribution is that
+        over these tokens, and other tokens are no labels. 0 cuts nothing.
+    average : float
+        Share that each step leaves of a running average of the weights, which is what is measured and kept; 0 takes the weights
+        themselves.
+    dropout : float, optional
+        By default the recipe's.
+
+    Raises
+    ------
+    ValueError
+        If a setting is outside its range.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.draft_training import HeadTraining
+    >>> HeadTraining(epochs=2, rate=1e-3).rate
+    0.001
     """
 
     epochs: int = 20
@@ -68,7 +91,24 @@ class HeadTraining:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """An answer with the target's states: int64 tokens (n,), bfloat16 states (n, d) on the host, the length of the prompt."""
+    """An answer with the target's states.
+
+    Parameters
+    ----------
+    tokens : int64 tensor of shape (n,)
+        Prompt and answer.
+    states : bfloat16 tensor of shape (n, d)
+        On the host.
+    start : int
+        Length of the prompt.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import Text
+    >>> Text(torch.tensor([5, 6, 7]), torch.zeros(3, 8, dtype=torch.bfloat16), start=1).start
+    1
+    """
 
     tokens: torch.Tensor
     states: torch.Tensor
@@ -77,14 +117,50 @@ class Text:
 
 @torch.no_grad()
 def states_of(target: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
-    """The target's final states of a text, after the final norm, shape (n, d), as drafters are shown them."""
+    """The target's final states of a text, after the final norm, as drafters are shown them.
+
+    Parameters
+    ----------
+    target : PreTrainedModel
+    tokens : sequence of int, length n
+
+    Returns
+    -------
+    float tensor of shape (n, d)
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.draft_training import states_of
+    >>> states_of(model, prompt).shape == (len(prompt), model.config.hidden_size)
+    True
+    """
     with Target(target, 0, Capture(layers=(LAST,)), capacity=len(tokens)) as model:
         model.extend(list(tokens))
         return model.hidden(LAST).clone()
 
 
 def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool = True) -> list[Text]:
-    """The target's states of each answer that has a token to predict: one pass for each."""
+    """The target's states of each answer that has a token to predict: one pass for each.
+
+    Parameters
+    ----------
+    target : PreTrainedModel
+    answers : sequence of Answer
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    list of Text
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.answers import record_answers
+    >>> from specdec_lib.heads.draft_training import read_by
+    >>> answers = record_answers(model, [prompt], folder, max_new_tokens=8, progress=False)
+    >>> len(read_by(model, answers, progress=False)[0].tokens) == len(prompt) + 8
+    True
+    """
     texts = []
     for answer in tqdm(answers, desc="states", unit="answer", disable=not progress):
         if len(answer.tokens) > 1:
@@ -98,8 +174,22 @@ def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool =
 class Batch:
     """Texts side by side, the shorter ones filled up at the end.
 
-    ``tokens`` are int64 (b, n), ``states`` float32 (b, n, d), ``lengths`` int64 (b,); ``where``, bool (b, n), marks the positions t
-    whose depth 1 predicts a token of the answer that is there: t + 1 is in the answer, and so is t + 2.
+    Parameters
+    ----------
+    tokens : int64 tensor of shape (b, n)
+    states : float32 tensor of shape (b, n, d)
+    where : bool tensor of shape (b, n)
+        The positions t whose depth 1 predicts a token of the answer that is there: t + 1 is in the answer, and so is t + 2.
+    lengths : int64 tensor of shape (b,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import Batch, Text
+    >>> texts = [Text(torch.arange(n), torch.zeros(n, 8), start=1) for n in (4, 3)]
+    >>> Batch.of(texts, torch.device("cpu")).where.int()
+    tensor([[1, 1, 0, 0],
+            [1, 0, 0, 0]], dtype=torch.int32)
     """
 
     tokens: torch.Tensor
@@ -119,7 +209,21 @@ class Batch:
         return cls(tokens.to(device), states, where.to(device), lengths.to(device))
 
     def ahead(self, depth: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Where the token of that depth is there, bool; those tokens, int64 (m,); the states they are predicted from, (m, d)."""
+        """What a depth predicts.
+
+        Parameters
+        ----------
+        depth : int
+            From 1.
+
+        Returns
+        -------
+        there : bool tensor
+            Where the token of that depth is there.
+        tokens : int64 tensor of shape (m,)
+        states : float tensor of shape (m, d)
+            Those that the tokens are predicted from.
+        """
         rows, places = self.where.nonzero(as_tuple=True)
         there = places + 1 + depth < self.lengths[rows]
         rows, places = rows[there], places[there]
@@ -150,7 +254,24 @@ class _SumInParts(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """An output layer for training: ``ends`` with rows of few tokens; ``rows``, int64 (vocabulary,), each token's row or -1."""
+    """An output layer for training that has rows of few tokens.
+
+    Parameters
+    ----------
+    ends : Ends
+    rows : int64 tensor of shape (vocabulary,)
+        Each token's row, or -1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import Cut, Text
+    >>> from specdec_lib.heads.drafting import Ends
+    >>> texts = [Text(torch.tensor([5, 6, 7, 7]), torch.zeros(4, 8), start=1)]
+    >>> cut = Cut.to_frequent(Ends(model), texts, count=1)
+    >>> cut.ends.vocabulary, int(cut.rows[7]), int(cut.rows[6])
+    (1, 0, -1)
+    """
 
     ends: Ends
     rows: torch.Tensor
@@ -170,7 +291,31 @@ class Cut:
 def head_loss(
     head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None, cut: Cut | None = None
 ) -> torch.Tensor:
-    """The loss of a batch by the head's recipe, of shape (); with the recipe's noise if its generator is given."""
+    """The loss of a batch by the head's recipe.
+
+    Parameters
+    ----------
+    head : DraftHead
+    ends : Ends
+    batch : Batch
+    noise : torch.Generator, optional
+        Draws the recipe's noise; without it there is none.
+    cut : Cut, optional
+
+    Returns
+    -------
+    float tensor of shape ()
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of
+    >>> from specdec_lib.heads.drafting import Ends, MedusaHeads
+    >>> text = Text(torch.tensor(prompt), states_of(model, prompt), start=1)
+    >>> heads = MedusaHeads.for_target(model, heads=2)
+    >>> bool(head_loss(heads, Ends(model), Batch.of([text], torch.device("cpu"))) > 0)
+    True
+    """
     recipe, states = head.recipe, batch.states
     if recipe.noise and noise is not None:
         uniform = torch.rand(states.shape, generator=noise).to(states) - 0.5
@@ -209,7 +354,31 @@ def _batches(texts: Sequence[Text], size: int, device: torch.device) -> Iterator
 def mean_loss(
     head: DraftHead, ends: Ends, texts: Sequence[Text], settings: HeadTraining, cut: Cut | None = None
 ) -> float:
-    """The loss over texts, without noise, each batch counted by its predictions; the head is in evaluation mode."""
+    """The loss over texts, without noise, each batch counted by its predictions.
+
+    Parameters
+    ----------
+    head : DraftHead
+        In evaluation mode.
+    ends : Ends
+    texts : sequence of Text
+    settings : HeadTraining
+    cut : Cut, optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import HeadTraining, Text, mean_loss, states_of
+    >>> from specdec_lib.heads.drafting import Ends, MedusaHeads
+    >>> text = Text(torch.tensor(prompt), states_of(model, prompt), start=1)
+    >>> heads = MedusaHeads.for_target(model, heads=2).eval()
+    >>> mean_loss(heads, Ends(model), [text], HeadTraining()) > 0
+    True
+    """
     sums = [
         (float(head_loss(head, ends, batch, None, cut)), int(batch.where.sum()))
         for batch in _batches(texts, settings.batch, ends.device)
@@ -219,7 +388,31 @@ def mean_loss(
 
 @torch.no_grad()
 def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[float]]:
-    """By depth, as if those above were right: at what share of the places the choice of each rank was the text's token."""
+    """How often the choice of each rank was the text's token, by depth, as if those above were right.
+
+    Parameters
+    ----------
+    head : DraftHead
+    ends : Ends
+    texts : sequence of Text
+
+    Returns
+    -------
+    list of list of float
+        Shares by depth and rank.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib import paths
+    >>> from specdec_lib.heads.draft_training import Text, accuracies, states_of
+    >>> from specdec_lib.heads.drafting import DraftHead, Ends
+    >>> heads = DraftHead.load(paths.POCKET / "heads/medusa.safetensors", model)
+    >>> text = Text(torch.tensor(prompt), states_of(model, prompt), start=1)
+    >>> found = accuracies(heads, Ends(model), [text])
+    >>> len(found) == heads.depth, 0 <= found[0][0] <= 1
+    (True, True)
+    """
     depths = head.depth or DEPTHS
     right, places = np.zeros((depths, min(RANKS, ends.vocabulary))), np.zeros(depths)
     for batch in _batches(texts, 1, ends.device):
@@ -236,8 +429,20 @@ def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[
 class Checkpoint:
     """Where a training keeps how far it is, to go on after an interruption.
 
-    ``path`` is a safetensors file with the weights, their average and AdamW's moments, written at least every ``every`` seconds.
-    With ``seconds`` the training ends after so many, in the middle of an epoch, and a later call goes on there.
+    Parameters
+    ----------
+    path : path
+        A safetensors file with the weights, their average and AdamW's moments.
+    seconds : float
+        After which the training ends, in the middle of an epoch; a later call goes on there.
+    every : float
+        Seconds between two writes at most.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.draft_training import Checkpoint
+    >>> Checkpoint(folder / "training.safetensors").read() is None
+    True
     """
 
     def __init__(self, path: str | Path, seconds: float = math.inf, every: float = 300.0):
@@ -306,11 +511,47 @@ def train_heads(
     progress: bool = True,
     checkpoint: Checkpoint | None = None,
 ) -> DraftHead:
-    """Train heads in place; of all epochs the one with the least loss on ``held_out``, of other prompts, is kept.
+    r"""Train heads in place; of all epochs the one with the least loss on ``held_out`` is kept.
 
-    Gives the head in evaluation mode, its weights rounded to bfloat16. Its ``story`` has the settings, the numbers of answers and
-    predictions, the ``accuracies`` on ``held_out`` and the ``curve``: each epoch's ``loss`` on training batches, ``held_out`` and
-    the ``rate`` of its last step. ``checkpoint`` makes a training that a later call with the same arguments goes on with.
+    Parameters
+    ----------
+    head : DraftHead
+    target : PreTrainedModel
+        The one that the head is for.
+    texts, held_out : sequence of Text
+        ``held_out`` is of other prompts.
+    settings : HeadTraining
+    progress : bool
+        Show a bar.
+    checkpoint : Checkpoint, optional
+        Makes a training that a later call with the same arguments goes on with.
+
+    Returns
+    -------
+    DraftHead
+        In evaluation mode, its weights rounded to bfloat16. Its ``story`` has the settings, the numbers of answers and
+        predictions, the ``accuracies`` on ``held_out`` and the ``curve``: each epoch's ``loss`` on training batches,
+        ``held_out`` and the ``rate`` of its last step.
+
+    Raises
+    ------
+    ValueError
+        If the head is another target's, there is nothing to predict, or the checkpoint is of another training.
+    FloatingPointError
+        If no epoch has a finite loss.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.answers import record_answers
+    >>> from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
+    >>> from specdec_lib.heads.drafting import MedusaHeads
+    >>> prompts = [prompt, tokenizer("for i in range(3):\n    print(i)\n")["input_ids"]]
+    >>> answers = record_answers(model, prompts, folder, max_new_tokens=16, progress=False)
+    >>> texts = read_by(model, answers, progress=False)
+    >>> new = MedusaHeads.for_target(model, heads=2)
+    >>> heads = train_heads(new, model, texts[:1], texts[1:], HeadTraining(epochs=1), progress=False)
+    >>> len(heads.story["curve"])
+    1
     """
     head.check(target)
     for name, given in (("texts", texts), ("held_out", held_out)):

@@ -30,7 +30,27 @@ MOST = 1024
 
 
 class Ends:
-    """The two ends of a target, which heads share and do not train: its embeddings and its output layer."""
+    """The two ends of a target, which heads share and do not train: its embeddings and its output layer.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model has no output layer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.drafting import Ends
+    >>> ends = Ends(model)
+    >>> ends.embed(torch.tensor([[5, 6, 7]])).shape == (1, 3, model.config.hidden_size)
+    True
+    >>> ends.logits(torch.zeros(2, ends.width)).shape
+    torch.Size([2, 4096])
+    """
 
     def __init__(self, model: PreTrainedModel):
         self._embeddings, self._output = model.get_input_embeddings(), model.get_output_embeddings()
@@ -73,7 +93,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published loss of a kind of head."""
+    """The published loss of a kind of head.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.drafting import MedusaHeads
+    >>> MedusaHeads.recipe.labels, MedusaHeads.recipe.decay
+    ('tokens', 0.8)
+    """
 
     #: Cross-entropy with the answer's tokens, or with the target's own distribution.
     labels: Literal["tokens", "target"]
@@ -98,8 +125,24 @@ class Recipe:
 class DraftHead(nn.Module, ABC):
     """What the kinds of heads share: depths, files, and the check that heads are used with the target of their training.
 
-    ``options`` are what a subclass was made with and ``story`` how it was trained, both JSON; ``target`` is the fingerprint of
-    its target, ``depth`` how many depths it predicts at most, 0 for as many as are asked for.
+    ``depth`` is how many depths it predicts at most, 0 for as many as are asked for.
+
+    Parameters
+    ----------
+    options : dict of str to int
+        What a subclass was made with.
+    target : str
+        Fingerprint of its target.
+    story : dict, optional
+        How it was trained, JSON.
+
+    Examples
+    --------
+    >>> from specdec_lib import paths
+    >>> from specdec_lib.heads.drafting import DraftHead
+    >>> heads = DraftHead.load(paths.POCKET / "heads/medusa.safetensors", model)
+    >>> type(heads).__name__, len(heads.accuracies) == heads.depth
+    ('MedusaHeads', True)
     """
 
     kind: ClassVar[str]
@@ -118,7 +161,26 @@ class DraftHead(nn.Module, ABC):
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, own_vocabulary: bool = False, **options: Any) -> Self:
-        """New heads for a target; ``own_vocabulary`` gives each depth an output layer of its own, which begins as the target's."""
+        """New heads for a target.
+
+        Parameters
+        ----------
+        model : PreTrainedModel
+        own_vocabulary : bool
+            Give each depth an output layer of its own, which begins as the target's.
+        **options
+            Of the kind of heads.
+
+        Returns
+        -------
+        DraftHead
+
+        Examples
+        --------
+        >>> from specdec_lib.heads.drafting import MedusaHeads
+        >>> MedusaHeads.for_target(model, heads=2).depth
+        2
+        """
         ends, weight = Ends(model), weights_of(model.get_output_embeddings())
         if own_vocabulary:
             options["vocabulary"] = len(weight)
@@ -135,14 +197,38 @@ class DraftHead(nn.Module, ABC):
     def features(
         self, ends: Ends, states: torch.Tensor, tokens: torch.Tensor, where: torch.Tensor, depths: int
     ) -> list[torch.Tensor]:
-        """Return the inputs of the output layer of each depth k from 1: a list of float tensors of shape (m, d).
+        """The inputs of the output layer of each depth.
 
-        Token t + 1 + k is predicted from them at each of the m positions t in ``where``, bool (b, n), given ``states``,
-        (b, n, d), up to t and ``tokens``, (b, n), up to t + k.
+        Parameters
+        ----------
+        ends : Ends
+        states : float tensor of shape (b, n, d)
+            The target's.
+        tokens : int64 tensor of shape (b, n)
+        where : bool tensor of shape (b, n)
+            The m positions t to predict from.
+        depths : int
+
+        Returns
+        -------
+        list of float tensors of shape (m, d)
+            For each depth k from 1: token t + 1 + k is predicted from it, given the states up to t and the tokens up to t + k.
         """
 
     def logits(self, ends: Ends, depth: int, features: torch.Tensor) -> torch.Tensor:
-        """Logits of a depth, from 1; float32, shape (..., vocabulary)."""
+        """Logits of one depth.
+
+        Parameters
+        ----------
+        ends : Ends
+        depth : int
+            From 1.
+        features : float tensor of shape (..., d)
+
+        Returns
+        -------
+        float32 tensor of shape (..., vocabulary)
+        """
         out = getattr(self, "out", None)
         return ends.logits(features) if out is None else out[depth - 1](features)[..., : ends.vocabulary].float()
 
@@ -169,7 +255,25 @@ class DraftHead(nn.Module, ABC):
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Self:
-        """Read what :meth:`save` wrote, in float32; checked where the target that it is for is given."""
+        """Read what :meth:`save` wrote, in float32.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel, optional
+            The target that the heads must be for.
+
+        Returns
+        -------
+        DraftHead
+            Of the kind that the file holds.
+
+        Raises
+        ------
+        FileNotFoundError
+        ValueError
+            If the file is damaged, or holds heads of another kind or another target.
+        """
 
         def make(about: dict[str, Any]) -> DraftHead:
             kind = about["kind"]
@@ -194,6 +298,20 @@ class GroundedBlock(nn.Module):
     """Hydra's released block, M x + SiLU(W x + b) of x = [h, e_1, ..., e_k]; it starts as h.
 
     With k = 0 it is Medusa's, whose released block has the identity for M: heads that share an output layer need the map.
+
+    Parameters
+    ----------
+    width : int
+    depth : int
+        k.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.drafting import GroundedBlock
+    >>> state, embedding = torch.randn(2, 8), torch.randn(2, 8)
+    >>> torch.equal(GroundedBlock(8, depth=1)(torch.cat([state, embedding], dim=-1)), state)
+    True
     """
 
     def __init__(self, width: int, depth: int = 0):
@@ -211,8 +329,28 @@ class GroundedBlock(nn.Module):
 class MedusaHeads(DraftHead):
     """Medusa-1: each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
 
-    Each of ``heads`` depths applies its block ``layers`` times: one block each time, as released. ``vocabulary`` is 0 for the
-    target's own output layer, or the number of tokens of an output layer for each depth, as published.
+    Parameters
+    ----------
+    width : int
+        Values of a state.
+    heads : int
+        Depths.
+    layers : int
+        How often each applies its block; once, as released.
+    vocabulary : int
+        0 for the target's own output layer, or the number of tokens of an output layer for each depth, as published.
+    target, story
+        As for :class:`DraftHead`.
+
+    Examples
+    --------
+    New heads predict what the target itself predicts, whatever the depth:
+
+    >>> import torch
+    >>> from specdec_lib.heads.drafting import MedusaHeads
+    >>> heads, state = MedusaHeads(width=8, heads=3), torch.randn(2, 8)
+    >>> torch.equal(heads.feature(3, state), state)
+    True
     """
 
     kind = "medusa"
@@ -248,10 +386,29 @@ class MedusaHeads(DraftHead):
 class HydraHeads(DraftHead):
     """Hydra: each depth from the state and the tokens between (Ankner et al. 2024, section 3).
 
-    Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}. A second block is applied ``layers - 1`` times, 3 in Hydra++.
-    ``prefix`` is 0, or the attention heads of the prefix layer of Hydra++, of inner width ``mlp``: a decoder layer over the states
-    of the text so far, whose output stands for h_t. With ``norm`` 1 a norm follows that layer, as released; files of earlier
-    versions have none. ``vocabulary`` is that of :class:`MedusaHeads`.
+    Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}.
+
+    Parameters
+    ----------
+    width, heads, vocabulary, target, story
+        As for :class:`MedusaHeads`.
+    layers : int
+        A second block is applied ``layers - 1`` times, 3 in Hydra++.
+    prefix : int
+        0, or the attention heads of the prefix layer of Hydra++: a decoder layer over the states of the text so far, whose
+        output stands for h_t.
+    mlp : int
+        Inner width of that layer.
+    norm : int
+        1: a norm follows that layer, as released; files of earlier versions have none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.drafting import HydraHeads
+    >>> heads = HydraHeads(width=8, heads=3)
+    >>> heads.feature(2, torch.randn(5, 8), torch.randn(5, 2, 8)).shape
+    torch.Size([5, 8])
     """
 
     kind = "hydra"
@@ -287,7 +444,20 @@ class HydraHeads(DraftHead):
         layers: int = 4,
         **options: Any,
     ) -> Self:
-        """As the base's, by default as released: four blocks, and with ``prefix`` a layer of the target's own shape and a norm."""
+        """New heads for a target, by default as released.
+
+        Parameters
+        ----------
+        model, own_vocabulary, **options
+            As for :meth:`DraftHead.for_target`.
+        prefix : bool
+            Have a prefix layer of the target's own shape, and a norm.
+        layers : int
+
+        Returns
+        -------
+        HydraHeads
+        """
         if prefix:
             options["prefix"], options["mlp"] = layer_shape(model)
             options["norm"] = 1
@@ -321,7 +491,27 @@ class EagleHead(DraftHead):
     """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
 
     It reads fc([e(x_{i+1}), f_i]) at position i and gives f_{i+1}, from which the target's own output layer predicts x_{i+2}.
-    Deeper predictions read its own states. ``heads`` are attention heads, ``mlp`` is the inner width of the layer's network.
+    Deeper predictions read its own states.
+
+    Parameters
+    ----------
+    width : int
+        Values of a state.
+    heads : int
+        Attention heads.
+    mlp : int
+        Inner width of the layer's network.
+    target, story
+        As for :class:`DraftHead`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.drafting import EagleHead
+    >>> head = EagleHead(width=8, heads=2, mlp=16)
+    >>> states, past = head(torch.randn(1, 3, 8), torch.randn(1, 3, 8), torch.arange(3))
+    >>> states.shape
+    torch.Size([1, 3, 8])
     """
 
     kind = "eagle"
@@ -336,7 +526,19 @@ class EagleHead(DraftHead):
 
     @classmethod
     def for_target(cls, model: PreTrainedModel, mlp: int = 0, **options: Any) -> Self:
-        """As the base's; a layer of the target's own shape, unless ``mlp`` says how wide its network is."""
+        """New heads for a target.
+
+        Parameters
+        ----------
+        model, **options
+            As for :meth:`DraftHead.for_target`.
+        mlp : int
+            Inner width of the layer's network; 0 takes the target's own.
+
+        Returns
+        -------
+        EagleHead
+        """
         heads, own = layer_shape(model)
         return super().for_target(model, heads=heads, mlp=mlp or own, **options)
 
@@ -348,7 +550,20 @@ class EagleHead(DraftHead):
         past: Past | None = None,
         visible: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Past]:
-        """Predicted next states, shape (b, n, d); arguments as for :class:`~specdec_lib.heads.layer.DecoderLayer`."""
+        """Predicted next states.
+
+        Parameters
+        ----------
+        embeddings, states : float tensor of shape (b, n, d)
+        positions, past, visible
+            As for :class:`~specdec_lib.heads.layer.DecoderLayer`.
+
+        Returns
+        -------
+        float tensor of shape (b, n, d)
+        pair of float tensors
+            The past with the new tokens at the end.
+        """
         return self.layer(self.fc(torch.cat([embeddings.to(states.dtype), states], dim=-1)), positions, past, visible)
 
     def features(self, ends, states, tokens, where, depths):
@@ -370,6 +585,23 @@ KINDS: dict[str, type[DraftHead]] = {head.kind: head for head in (MedusaHeads, H
 
 
 def layer_shape(model: PreTrainedModel) -> tuple[int, int]:
-    """Attention heads and inner width of a target's own decoder layers; four times its width where it states none."""
+    """Attention heads and inner width of a target's own decoder layers.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    heads : int
+    mlp : int
+        Four times the model's width where it states none.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.drafting import layer_shape
+    >>> layer_shape(model)
+    (5, 864)
+    """
     config = decoder_config(model)
     return config.num_attention_heads, getattr(config, "intermediate_size", None) or 4 * config.hidden_size

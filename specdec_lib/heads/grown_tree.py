@@ -13,12 +13,27 @@ Shape = list[tuple[int, int]]
 
 
 def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
-    """The tree of ``nodes`` nodes with the most expected accepted tokens (Medusa, section 2.3.3 and appendix C).
+    """The tree with the most expected accepted tokens (Medusa, section 2.3.3 and appendix C).
 
-    ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right. The node reached by
-    ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent. No factor exceeds 1: taking
-    the best node whose parent is in the tree, again and again, gives the largest sum. Nodes come level by level, by parent, then
-    rank.
+    The node reached by ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent. No
+    factor exceeds 1: taking the best node whose parent is in the tree, again and again, gives the largest sum.
+
+    Parameters
+    ----------
+    accuracies : sequence of sequences of float
+        ``accuracies[m][r]`` is the share of places where the choice of rank ``r`` at depth ``m + 1`` is right.
+    nodes : int
+
+    Returns
+    -------
+    list of (int, int)
+        Each node's parent (-1: the root) and rank; level by level, by parent, then rank.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.grown_tree import grown
+    >>> grown([[0.6, 0.2], [0.5, 0.1]], nodes=3)
+    [(-1, 0), (-1, 1), (0, 0)]
     """
     nodes = whole("nodes", nodes, 1)
     if not len(accuracies):

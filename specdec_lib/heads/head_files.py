@@ -18,14 +18,63 @@ FORMAT = 1
 
 
 def save(path: str | Path, key: str, head: nn.Module, about: dict[str, Any]) -> None:
-    """Write one safetensors file in bfloat16, aside and renamed."""
+    """Write one safetensors file in bfloat16, aside and renamed.
+
+    Parameters
+    ----------
+    path : path
+    key : str
+        Names the kind of head in the file.
+    head : torch.nn.Module
+    about : dict
+        What the head was made with, JSON.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from specdec_lib.heads.head_files import load, save
+    >>> save(folder / "head.safetensors", "my_head", nn.Linear(4, 2), {"width": 4})
+    >>> make = lambda about: nn.Linear(about["width"], 2)
+    >>> load(folder / "head.safetensors", "my_head", make, "my-command")
+    Linear(in_features=4, out_features=2, bias=True)
+    """
     weights = {name: w.detach().to("cpu", torch.bfloat16).contiguous() for name, w in head.state_dict().items()}
     with replacing(path) as aside:
         save_file(weights, aside, metadata={key: json.dumps({"format": FORMAT} | about)})
 
 
 def load(path: str | Path, key: str, make: Callable[[dict[str, Any]], nn.Module], command: str) -> Any:
-    """Read what :func:`save` wrote; ``make`` gives a head without its weights, ``command`` trains another."""
+    """Read what :func:`save` wrote.
+
+    Parameters
+    ----------
+    path : path
+    key : str
+    make : callable
+        From what the file says the head was made with to a head, whose weights are then replaced.
+    command : str
+        What errors say to train another one by.
+
+    Returns
+    -------
+    torch.nn.Module
+        In evaluation mode.
+
+    Raises
+    ------
+    FileNotFoundError
+    ValueError
+        If the file is damaged, or holds another kind of head.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from specdec_lib.heads.head_files import load
+    >>> load(folder / "head.safetensors", "my_head", lambda about: nn.Linear(4, 2), "my-command")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: no my head at ...head.safetensors; train: my-command
+    """
     what = key.replace("_", " ")
     path = named(path)
     if not path.exists():

@@ -29,7 +29,27 @@ FORMAT = 1
 
 
 def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None:
-    """The place in the prompt of the same token with the longest common suffix, the last among equals; None without one."""
+    """The place in the prompt that a token was copied from (PLD+, section 4.2.1).
+
+    Parameters
+    ----------
+    text : sequence of int
+        Prompt and output.
+    position : int
+        Of the token.
+    prompt_length : int
+
+    Returns
+    -------
+    int or None
+        The place of the same token with the longest common suffix, the last among equals; None without one.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.induction import origin
+    >>> origin([5, 6, 7, 9, 6, 5, 6], position=6, prompt_length=5)
+    1
+    """
     best, longest = None, 0
     for place in range(prompt_length):
         if text[place] != text[position]:
@@ -44,10 +64,29 @@ def origin(text: Sequence[int], position: int, prompt_length: int) -> int | None
 
 @dataclass(frozen=True)
 class InductionHeads:
-    """What was found in a model.
+    """Which heads of a model look at what is about to be copied.
 
-    ``peaks``, shape (blocks, heads), is the share of the ``copied`` tokens at whose origin the head's attention row had its
-    maximum, ``attention`` the mean attention on the origin (prefix matching); ``fingerprint`` is the model's.
+    Parameters
+    ----------
+    peaks : float array of shape (blocks, heads)
+        Share of the copied tokens at whose origin the head's attention row had its maximum.
+    attention : float array of shape (blocks, heads)
+        Mean attention on the origin (prefix matching).
+    copied : int
+        Copied tokens.
+    fingerprint : str
+        The model's.
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookupAttention
+    >>> from specdec_lib.heads.induction import identify
+    >>> found = identify(model, [prompt], max_new_tokens=12, progress=False)
+    >>> drafter = PromptLookupAttention(found.top(2), num_tokens=10)
+    >>> run = generate(model, prompt, drafter, max_new_tokens=12)
+    >>> run.tokens == generate(model, prompt, max_new_tokens=12).tokens
+    True
     """
 
     peaks: np.ndarray
@@ -75,7 +114,23 @@ class InductionHeads:
 
     @classmethod
     def load(cls, path: str | Path, model: PreTrainedModel) -> InductionHeads:
-        """Read what :meth:`save` wrote, for the model it was found in."""
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        model : PreTrainedModel
+            The one that the heads were found in.
+
+        Returns
+        -------
+        InductionHeads
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else, or heads of another model.
+        """
         config = decoder_config(model)
         shape = (config.num_hidden_layers, config.num_attention_heads)
         try:
@@ -101,21 +156,83 @@ class InductionHeads:
 def identify(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int = 128, progress: bool = True
 ) -> InductionHeads:
-    """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied."""
+    """Generate on calibration prompts, whose answers copy, and credit the heads that look at the origin of what is copied.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    prompts : sequence of sequences of int
+    max_new_tokens : int
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    InductionHeads
+
+    Raises
+    ------
+    ValueError
+        If nothing was copied.
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.induction import identify
+    >>> found = identify(model, [prompt], max_new_tokens=12, progress=False)
+    >>> found.peaks.shape == (model.config.num_hidden_layers, model.config.num_attention_heads)
+    True
+    """
     texts = as_token_lists(prompts, model)
     shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
     return credited(model, (record(model, text, None, max_new_tokens, capture=every_head(model)) for text in shown))
 
 
 def every_head(model: PreTrainedModel) -> Capture:
-    """The attention rows of all heads, which :func:`credited` reads."""
+    """The attention rows of all heads, which :func:`credited` reads.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    Capture
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.induction import every_head
+    >>> len(every_head(model).heads) == model.config.num_hidden_layers * model.config.num_attention_heads
+    True
+    """
     config = decoder_config(model)
     return Capture(heads=tuple(product(range(config.num_hidden_layers), range(config.num_attention_heads))))
 
 
 def credits(trace: Trace) -> tuple[np.ndarray, np.ndarray, int]:
-    """For each head of a recorded run: how many copied tokens it is credited with, and the sum of its attention on their origins;
-    and how many tokens were copied."""
+    """What a recorded run credits each head with.
+
+    Parameters
+    ----------
+    trace : Trace
+
+    Returns
+    -------
+    peaks : float array of shape (heads,)
+        How many copied tokens each is credited with.
+    attention : float array of shape (heads,)
+        The sum of its attention on their origins.
+    copied : int
+        How many tokens were copied.
+
+    Examples
+    --------
+    >>> from specdec_lib import record
+    >>> from specdec_lib.heads.induction import credits, every_head
+    >>> trace = record(model, prompt, max_new_tokens=8, capture=every_head(model))
+    >>> peaks, attention, copied = credits(trace)
+    >>> bool(peaks.max() <= copied)
+    True
+    """
     peaks, weight, copied = np.zeros(len(trace.heads)), np.zeros(len(trace.heads)), 0
     text, length = [*trace.prompt, *trace.tokens], len(trace.prompt)
     for position, rows in enumerate(trace.attention, start=length):
@@ -128,7 +245,26 @@ def credits(trace: Trace) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
-    """Credit the heads that looked at the origin of what was copied in recorded runs, which have :func:`every_head`."""
+    """Credit the heads that looked at the origin of what was copied in recorded runs.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    traces : iterable of Trace
+        With the rows of :func:`every_head`.
+
+    Returns
+    -------
+    InductionHeads
+
+    Examples
+    --------
+    >>> from specdec_lib import record
+    >>> from specdec_lib.heads.induction import credited, every_head
+    >>> trace = record(model, prompt, max_new_tokens=8, capture=every_head(model))
+    >>> 0 < credited(model, [trace]).copied <= 8
+    True
+    """
     every, found = every_head(model).heads, []
     for trace in traces:
         if trace.heads != every:

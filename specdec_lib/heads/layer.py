@@ -13,7 +13,25 @@ THETA = 10000.0
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (Su et al. 2021), halves paired as in Llama, of x (b, heads, n, width) at positions (n,)."""
+    """Rotary position embedding (Su et al. 2021), halves paired as in Llama.
+
+    Parameters
+    ----------
+    x : float tensor of shape (b, heads, n, width)
+    positions : int tensor of shape (n,)
+
+    Returns
+    -------
+    float tensor of shape (b, heads, n, width)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.layer import rotated
+    >>> x = torch.randn(1, 2, 3, 8)
+    >>> torch.equal(rotated(x, torch.zeros(3, dtype=torch.long)), x)
+    True
+    """
     half = x.shape[-1] // 2
     frequencies = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = positions[:, None].float() * frequencies
@@ -23,9 +41,31 @@ def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 class DecoderLayer(nn.Module):
-    """A decoder layer of the kind of Llama's: attention with rotary positions, then a gated network of inner width ``mlp``.
+    """A decoder layer of the kind of Llama's: attention with rotary positions, then a gated network.
 
-    ``input_norm`` normalises before the attention; EAGLE's layer does not.
+    Parameters
+    ----------
+    width : int
+        Values of a state.
+    heads : int
+        Attention heads; ``width`` is an even multiple of them.
+    mlp : int
+        Inner width of the network.
+    input_norm : bool
+        Normalise before the attention; EAGLE's layer does not.
+
+    Examples
+    --------
+    Tokens read in two parts give what they give at once:
+
+    >>> import torch
+    >>> from specdec_lib.heads.layer import DecoderLayer
+    >>> layer, x, positions = DecoderLayer(width=8, heads=2, mlp=16), torch.randn(1, 4, 8), torch.arange(4)
+    >>> whole, _ = layer(x, positions)
+    >>> first, past = layer(x[:, :3], positions[:3])
+    >>> last, _ = layer(x[:, 3:], positions[3:], past)
+    >>> torch.allclose(torch.cat([first, last], dim=1), whole, atol=1e-5)
+    True
     """
 
     def __init__(self, width: int, heads: int, mlp: int, input_norm: bool = True):
@@ -42,10 +82,22 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, positions: torch.Tensor, past: Past | None = None, visible: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Past]:
-        """Read ``n`` tokens, float (b, n, width), at int64 positions (n,), after those in ``past``.
+        """Read tokens after those read before.
 
-        ``visible``, bool (n, p + n), is what each token attends to of the ``p`` in ``past`` and of these; without it, all before it
-        and itself. Gives the output, float (b, n, width), and the past with the new tokens at the end.
+        Parameters
+        ----------
+        x : float tensor of shape (b, n, width)
+        positions : int64 tensor of shape (n,)
+        past : pair of float tensors, optional
+            Keys and values of the ``p`` tokens read before.
+        visible : bool tensor of shape (n, p + n), optional
+            What each token attends to of those in ``past`` and of these; without it, all before it and itself.
+
+        Returns
+        -------
+        float tensor of shape (b, n, width)
+        pair of float tensors
+            The past with the new tokens at the end.
         """
         b, n, width = x.shape
         read = self.norm(x)
@@ -68,6 +120,21 @@ class PrefixLayer(DecoderLayer):
     """Hydra++'s layer over the target's states, with a norm at the end, as the released one of transformers has.
 
     It begins as what it reads; :meth:`scale_to` gives the norm the size of the states, so that this holds with the norm too.
+
+    Parameters
+    ----------
+    width, heads, mlp
+        As for :class:`DecoderLayer`.
+    norm : bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.layer import PrefixLayer
+    >>> states = torch.randn(1, 3, 8)
+    >>> read, past = PrefixLayer(width=8, heads=2, mlp=16, norm=False)(states, torch.arange(3))
+    >>> torch.equal(read, states)
+    True
     """
 
     def __init__(self, width: int, heads: int, mlp: int, norm: bool):

@@ -15,7 +15,27 @@ from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 
 
 def check_settings(settings: Any, *positive: str) -> None:
-    """ValueError where a setting is not above 0, or the seed is none that numpy and torch take."""
+    """Refuse settings that no training can use.
+
+    Parameters
+    ----------
+    settings : object
+        With a ``seed``.
+    *positive : str
+        Names of those that must be finite and above 0.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.training import Training
+    >>> Training(rate=0.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: rate is 0.0; expected a finite number above 0
+    """
     for name in positive:
         value = getattr(settings, name)
         if not 0 < value < math.inf:
@@ -26,11 +46,26 @@ def check_settings(settings: Any, *positive: str) -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """How a head is trained.
+    """How an acceptance head is trained.
 
-    ``reject_weight`` is w_rej; w_acc is 1. With another value than 1 the prediction that minimises the loss is not P but
-    P / (P + w_rej (1 - P)): refusals are overstated on purpose. ``rate`` is the peak rate of AdamW; a cosine after a linear rise,
-    as released. Released are 3 epochs over some 10 million tokens at 5e-5; the defaults here are for some ten thousand.
+    Parameters
+    ----------
+    reject_weight : float
+        w_rej; w_acc is 1. With another value than 1 the prediction that minimises the loss is not P but
+        P / (P + w_rej (1 - P)): rejections are overstated on purpose.
+    epochs : int
+        Released are 3 over some 10 million tokens at a rate of 5e-5; the defaults here are for some ten thousand.
+    batch : int
+        Examples of a step.
+    rate : float
+        Peak rate of AdamW; a cosine after a linear rise, as released.
+    seed : int
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.training import Training
+    >>> Training(reject_weight=1.0, epochs=2).reject_weight
+    1.0
     """
 
     reject_weight: float = 6.0
@@ -45,20 +80,78 @@ class Training:
 
 @torch.no_grad()
 def evaluate(head: AcceptanceHead, examples: Examples, reject_weight: float = 1.0) -> float:
-    """:func:`specdec_lib.heads.acceptance.weighted_loss` of a head over all examples."""
+    """:func:`specdec_lib.heads.acceptance.weighted_loss` of a head over all examples.
+
+    Parameters
+    ----------
+    head : AcceptanceHead
+    examples : Examples
+    reject_weight : float
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import AcceptanceHead, Examples
+    >>> from specdec_lib.heads.training import evaluate
+    >>> examples = Examples(torch.randn(4, 8), torch.tensor([1.0, 1.0, 0.0, 0.5]))
+    >>> evaluate(AcceptanceHead(width=8), examples) > 0
+    True
+    """
     return float(weighted_loss(head(examples.states, examples.confidence), examples.acceptance, reject_weight))
 
 
 @torch.no_grad()
 def divergence(head: AcceptanceHead, examples: Examples) -> float:
-    """Mean binary Kullback-Leibler divergence of the labels from the prediction, in nats (the released dev metric)."""
+    """Mean binary Kullback-Leibler divergence of the labels from the prediction (the released dev metric).
+
+    Parameters
+    ----------
+    head : AcceptanceHead
+    examples : Examples
+
+    Returns
+    -------
+    float
+        In nats.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import AcceptanceHead, Examples
+    >>> from specdec_lib.heads.training import divergence
+    >>> head, states = AcceptanceHead(width=8), torch.randn(4, 8)
+    >>> abs(divergence(head, Examples(states, head.probability(states)))) < 1e-6
+    True
+    """
     label = examples.acceptance
     entropy = -(torch.xlogy(label, label) + torch.xlogy(1 - label, 1 - label)).mean()
     return evaluate(head, examples) - float(entropy)
 
 
 def rate_factor(step: int, steps: int, last: float | None = 0.0) -> float:
-    """Share of the peak rate at a step, from 0: after a linear rise over 3 % of the steps a cosine down to ``last``, or none."""
+    """Share of the peak rate at a step: after a linear rise over 3 % of the steps a cosine.
+
+    Parameters
+    ----------
+    step, steps : int
+        The step, from 0, and the number of all.
+    last : float or None
+        Share at the end; None has no cosine.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from specdec_lib.heads.training import rate_factor
+    >>> [round(rate_factor(step, 100), 2) for step in (0, 2, 50, 99)]
+    [0.33, 1.0, 0.52, 0.0]
+    """
     rise = max(1, round(0.03 * steps))
     if step < rise or last is None:
         return min(1.0, (step + 1) / rise)
@@ -74,11 +167,48 @@ def train(
     sees_confidence: bool = False,
     progress: bool = True,
 ) -> AcceptanceHead:
-    """Train a head on examples; of all epochs the one with the least weighted loss on ``held_out``, of other prompts, is kept.
+    """Train an acceptance head on examples (SpecDec++, section 3.3).
 
-    Its weights are rounded to bfloat16. Its ``story`` holds the settings, the number of examples, the epoch kept and the
-    ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence``
-    (:func:`divergence` on ``held_out``).
+    Of all epochs the one with the least weighted loss on ``held_out`` is kept.
+
+    Parameters
+    ----------
+    examples : Examples
+    held_out : Examples
+        Of other prompts.
+    settings : Training
+    depth : int
+        Of the head, as for :class:`~specdec_lib.heads.acceptance.AcceptanceHead`.
+    draft : str
+        Fingerprint of the draft model.
+    sees_confidence : bool
+    progress : bool
+        Show a bar.
+
+    Returns
+    -------
+    AcceptanceHead
+        Its weights are rounded to bfloat16. Its ``story`` holds the settings, the number of examples, the epoch kept and the
+        ``curve``: for each epoch ``epoch``, ``loss`` (of the training batches), ``held_out`` (weighted) and ``divergence``
+        (:func:`divergence` on ``held_out``).
+
+    Raises
+    ------
+    ValueError
+        If the head is to see the confidence and the examples have none.
+    FloatingPointError
+        If no epoch has a finite loss.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.acceptance import Examples
+    >>> from specdec_lib.heads.training import Training, train
+    >>> states = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    >>> made = Examples(states, (states[:, 0] > 0).float())
+    >>> head = train(made[:48], made[48:], Training(epochs=3, batch=16), progress=False)
+    >>> [row["epoch"] for row in head.story["curve"]]
+    [1, 2, 3]
     """
     rng = np.random.default_rng(settings.seed)
     with torch.random.fork_rng(devices=[]):

@@ -14,9 +14,27 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 
 def check_files(folder: str | Path, weights: bool = True) -> None:
-    """Look at the files of a local checkpoint before a library reads them; a ValueError names the first that is no such file.
+    """Look at the files of a local checkpoint before a library reads them.
 
     Files that are not read, such as weights in another format, may be pointers.
+
+    Parameters
+    ----------
+    folder : path
+        What is no folder is not looked at.
+    weights : bool
+        Whether to look at weights too.
+
+    Raises
+    ------
+    ValueError
+        Names the first file that is not what its name says.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.checkpoint_files import check_files
+    >>> from specdec_lib.models.loading import placed
+    >>> check_files(placed("pocket"))
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -44,7 +62,27 @@ def check_files(folder: str | Path, weights: bool = True) -> None:
 
 
 def check_file(path: Path) -> None:
-    """ValueError if a file is a pointer, a page, empty, no JSON where its name says so, or weights without their end."""
+    """Look at one file of a checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    ValueError
+        If it is a pointer, a page, empty, no JSON where its name says so, or weights without their end.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.checkpoint_files import check_file
+    >>> page = folder / "config.json"
+    >>> size = page.write_text("<!doctype html><title>Not found</title>")
+    >>> check_file(page)
+    Traceback (most recent call last):
+        ...
+    ValueError: ...config.json is a page of HTML, an error of the server say, not the file itself: fetch it again
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         begins = file.read(64)

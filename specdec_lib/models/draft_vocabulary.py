@@ -19,13 +19,29 @@ FILE = "vocabulary.safetensors"
 
 
 class DraftVocabulary:
-    """Which tokens of the target a draft model knows.
+    """Which tokens of the target a draft model knows (FR-Spec, Zhao et al. 2025).
 
     The draft's id ``i`` stands for the target's id ``ids[i]``. Every other token of a context is fed as ``unknown`` and
     never drafted: its draft probability is 0, so that rejection sampling over the target's vocabulary stays exact.
 
-    ``ids``, of length V, are ascending. ``unknown`` is the row of the draft's embedding for all other tokens; V by default, a row
-    of its own. Rows from V on are never drafted.
+    Parameters
+    ----------
+    ids : sequence of int or int64 tensor of shape (V,)
+        Ascending.
+    unknown : int, optional
+        Row of the draft's embedding for all other tokens; V by default, a row of its own. Rows from V on are never drafted.
+
+    Raises
+    ------
+    ValueError
+        If ``ids`` are not ascending.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.draft_vocabulary import DraftVocabulary
+    >>> known = DraftVocabulary([5, 6, 9])
+    >>> known.to_draft([6, 7, 9]), known.to_target([1, 2])
+    ([1, 3, 2], [6, 9])
     """
 
     #: Whether the draft has every token of the target under the target's own id.
@@ -61,7 +77,27 @@ class DraftVocabulary:
         return self._ids[np.asarray(tokens, np.int64)].tolist()
 
     def spread(self, rows: torch.Tensor, vocabulary: int, fill: float = 0.0) -> torch.Tensor:
-        """Values of the draft's ids, shape (..., V), at the target's, shape (..., vocabulary); ``fill`` at all others."""
+        """Values of the draft's ids at the target's.
+
+        Parameters
+        ----------
+        rows : float tensor of shape (..., V)
+        vocabulary : int
+            Token ids of the target.
+        fill : float
+            The value of all others.
+
+        Returns
+        -------
+        float tensor of shape (..., vocabulary)
+
+        Examples
+        --------
+        >>> import torch
+        >>> from specdec_lib.models.draft_vocabulary import DraftVocabulary
+        >>> DraftVocabulary([1, 3]).spread(torch.tensor([0.25, 0.75]), vocabulary=4)
+        tensor([0.0000, 0.2500, 0.0000, 0.7500])
+        """
         if rows.shape[-1] == vocabulary:
             return rows
         spread = rows.new_full((*rows.shape[:-1], vocabulary), fill)
@@ -74,7 +110,22 @@ class DraftVocabulary:
 
 
 def draft_vocabulary(model: PreTrainedModel) -> DraftVocabulary:
-    """A draft's vocabulary: that of its folder, else every row of its embedding under the target's own id."""
+    """A draft's vocabulary: that of its folder, else every row of its embedding under the target's own id.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    DraftVocabulary
+
+    Examples
+    --------
+    >>> from specdec_lib.models.draft_vocabulary import draft_vocabulary
+    >>> len(draft_vocabulary(draft)), draft_vocabulary(draft).shared
+    (4096, True)
+    """
     attached = getattr(model, "draft_vocabulary", None)
     if attached is not None:
         return attached
@@ -84,7 +135,27 @@ def draft_vocabulary(model: PreTrainedModel) -> DraftVocabulary:
 
 
 def checked_vocabulary(model: PreTrainedModel, vocabulary: DraftVocabulary) -> DraftVocabulary:
-    """The vocabulary, if the model embeds a row for each of its tokens and one for all others; else ValueError."""
+    """A vocabulary, if the model embeds a row for each of its tokens and one for all others.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    vocabulary : DraftVocabulary
+
+    Returns
+    -------
+    DraftVocabulary
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from specdec_lib.models.draft_vocabulary import DraftVocabulary, checked_vocabulary
+    >>> len(checked_vocabulary(draft, DraftVocabulary([5, 6, 9])))
+    3
+    """
     rows = vocabulary_size(model)
     if not 0 <= vocabulary.unknown < rows or len(vocabulary) > rows:
         raise ValueError(
@@ -95,7 +166,29 @@ def checked_vocabulary(model: PreTrainedModel, vocabulary: DraftVocabulary) -> D
 
 
 def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Attach the vocabulary that a model's folder holds, if it does, and check that the tokenizer is the model's."""
+    """Attach the vocabulary that a model's folder holds, if it does, and check that the tokenizer is the model's.
+
+    Parameters
+    ----------
+    folder : path
+    model : PreTrainedModel
+    tokenizer : PreTrainedTokenizerBase
+
+    Raises
+    ------
+    ValueError
+        If the folder's vocabulary is damaged, or does not fit the model or the tokenizer.
+
+    Examples
+    --------
+    >>> from transformers import LlamaForCausalLM
+    >>> from specdec_lib.models.draft_vocabulary import DraftVocabulary, load_vocabulary
+    >>> own = LlamaForCausalLM(draft.config)
+    >>> DraftVocabulary([5, 6, 9]).save(folder)
+    >>> load_vocabulary(folder, own, tokenizer)
+    >>> own.draft_vocabulary.ids.tolist()
+    [5, 6, 9]
+    """
     path = Path(folder) / FILE
     if not path.exists():
         return know_tokenizer(tokenizer, model)

@@ -28,10 +28,27 @@ from specdec_lib.models.fingerprint import fingerprint
 
 @torch.inference_mode()
 def last_states(model: PreTrainedModel, documents: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Final hidden states of token sequences, float32 of shape (n_i, d) each, run as one padded batch.
+    """Final hidden states of token sequences, run as one padded batch.
 
     The state after the final norm, what the language model head reads: the last of transformers'
     ``hidden_states``. The head itself is not run. Padding is on the right, where no token before it sees it.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    documents : sequence of int64 arrays of shape (n_i,)
+
+    Returns
+    -------
+    list of float32 arrays of shape (n_i, d)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from specdec_lib.models.embedding import last_states
+    >>> states = last_states(model, [np.array([5, 6, 7]), np.array([8])])
+    >>> [len(rows) for rows in states]
+    [3, 1]
     """
     base = base_model(model)
     device = input_device(model)
@@ -51,11 +68,35 @@ def embed_store(
     window: int = 1024,
     **options: Any,
 ) -> States:
-    """Compute the final hidden states of a store's tokens, the keys of a dense index.
+    r"""Compute the final hidden states of a store's tokens, the keys of a dense index (DReSD, section 3.1).
 
-    The state of each token that has one after it, with the position of that next token as its value, in the folder ``path``: ``d``
-    times 2 or 4 bytes a token. An interrupted run continues when it is called again. The rest is as for
-    :func:`~specdec_lib.datastores.states.write_states`; the paper truncates documents at 1,024 tokens.
+    The state of each token that has one after it, with the position of that next token as its value: ``d`` times 2 or 4 bytes a
+    token. An interrupted run continues when it is called again.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        In evaluation mode.
+    store : TokenStore or path
+    path : path
+        Folder of the states.
+    window : int
+        Tokens run together, no more than the model's context; the paper truncates documents at 1,024.
+    **options
+        As for :func:`~specdec_lib.datastores.states.write_states`.
+
+    Returns
+    -------
+    States
+
+    Examples
+    --------
+    >>> from specdec_lib.datastores import build_from_texts
+    >>> from specdec_lib.models.embedding import embed_store
+    >>> store = build_from_texts(folder / "store", ["x = 1\ny = 2\n"], tokenizer, progress=False)
+    >>> states = embed_store(model, store, folder / "states", progress=False)
+    >>> len(states) == store.count - 1
+    True
     """
     if not isinstance(store, TokenStore):
         store = TokenStore.open(store)

@@ -16,10 +16,25 @@ SAMPLES = 64
 
 @torch.no_grad()
 def fingerprint(model: PreTrainedModel) -> str:
-    """A checksum of architecture and weights, 64 hexadecimal digits.
+    """A checksum of architecture and weights.
 
     The same for a checkpoint loaded in float32 or bfloat16, on any device, compiled or offloaded: parameters are
     compared in bfloat16, at :data:`SAMPLES` places each.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.fingerprint import fingerprint
+    >>> len(fingerprint(model)), fingerprint(model) == fingerprint(draft)
+    (64, False)
     """
     digest = hashlib.sha256()
     names = {name.replace("_orig_mod.", ""): name for name, _ in model.named_parameters()}
@@ -46,6 +61,26 @@ def weights_of(part: torch.nn.Module, name: str = "weight") -> torch.Tensor:
     """A parameter of a part of a model.
 
     Of packed weights it is what they stand for; of an offloaded part, what accelerate's hook brings in when it runs.
+
+    Parameters
+    ----------
+    part : torch.nn.Module
+    name : str
+
+    Returns
+    -------
+    tensor
+
+    Raises
+    ------
+    ValueError
+        If the weights lie on the device ``meta`` and nothing brings them in.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.fingerprint import weights_of
+    >>> weights_of(model.get_output_embeddings()).shape == (4096, model.config.hidden_size)
+    True
     """
     packed = getattr(part, "matrix", None) if name == "weight" else None
     if packed is not None:

