@@ -1,7 +1,7 @@
 """The one table of methods: what each is called, how it is built for a pair of models, what it needs and how it is priced.
 
 A new method is a drafter in a file of its own and one row of :data:`METHODS`, which comparisons and the losslessness suite read.
-How the book shows it stands in :mod:`specdec_lib.report.appearance`.
+How the book shows it stands in ``specdec_lib.report.appearance``.
 """
 
 from __future__ import annotations

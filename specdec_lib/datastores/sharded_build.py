@@ -227,7 +227,7 @@ def build_sharded_dense(
     ----------
     path : path
     embed : callable
-        ``embed(store, path, replace)`` computes the states of a shard's :class:`~specdec_lib.datastores.TokenStore`, as
+        ``embed(store, path, replace)`` computes the states of a shard's ``TokenStore``, as
         :func:`~specdec_lib.datastores.states.write_states` does.
     dims, sample, **options
         As for :func:`~specdec_lib.datastores.dense.build_dense_index`.
