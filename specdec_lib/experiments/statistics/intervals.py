@@ -143,7 +143,7 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
         return np.zeros((0, table.shape[1]))
     own = np.array([number[name] for name in prompts])
     runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
-    times, state = _drawn(len(number))
+    times, state = _drawn(len(number), SAMPLES)
     generator = np.random.default_rng()
     generator.bit_generator.state = state
     sums = np.zeros((SAMPLES, table.shape[1]))
@@ -160,14 +160,14 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
 
 def drawn_prompts(count: int) -> np.ndarray:
     """How often each of so many prompts is in each bootstrap sample: shape (samples, count). The draw is always the same."""
-    return _drawn(count)[0]
+    return _drawn(count, SAMPLES)[0]
 
 
 @lru_cache(maxsize=16)
-def _drawn(count: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+def _drawn(count: int, samples: int) -> tuple[np.ndarray, Mapping[str, Any]]:
     """What :func:`drawn_prompts` gives, and the state of the generator after it."""
     generator = np.random.default_rng(SEED)
-    times = generator.multinomial(count, np.full(count, 1 / count), size=SAMPLES)
+    times = generator.multinomial(count, np.full(count, 1 / count), size=samples)
     times.flags.writeable = False
     return times, generator.bit_generator.state
 
