@@ -106,7 +106,7 @@ class Served:
         about = SPECULATIVE[name]
         self.llm = LLM(
             model, dtype="float32", max_model_len=longest, max_num_seqs=max(SIZES), speculative_config=about,
-            # Where it speculates, vLLM 0.32 schedules so; without drafts its default was 5 % slower on two cores.
+            # Where it speculates, vLLM 0.32 schedules so. Plain decoding is scheduled alike.
             enforce_eager=True, disable_log_stats=False, async_scheduling=False,
         )  # fmt: skip
         self.counted = name == "ours"

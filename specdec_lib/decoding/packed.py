@@ -154,7 +154,7 @@ class Matrix:
 
 
 class PackedWeights(nn.Module):
-    """What layers with a :class:`Matrix` share; its bytes are their ``weight``, a row an output."""
+    """What layers with a :class:`Matrix` share; its bytes are their ``weight``, one row for each output."""
 
     def __init__(self, matrix: Matrix):
         super().__init__()
@@ -202,7 +202,7 @@ class PackedWeights(nn.Module):
 
 
 def as_rows(matrix: Matrix) -> torch.Tensor:
-    """The bytes of a matrix, a row an output."""
+    """The bytes of a matrix, one row for each output."""
     whole = torch.from_numpy(matrix.bytes)
     each = len(whole) // matrix.shape[0]
     return whole[: each * matrix.shape[0]].view(matrix.shape[0], each)

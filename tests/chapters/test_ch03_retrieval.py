@@ -38,7 +38,7 @@ def outputs(length=10):
     return retrieval.outputs(recordings(), {"PLD": PromptLookup(num_tokens=length)})
 
 
-#: What tells outputs apart, beside their prompts.
+#: The task, turn and seed of every made-up output; only the prompts differ.
 OUTPUT = {"task": "code completion", "turn": 0, "seed": 0}
 
 

@@ -1,6 +1,6 @@
 """Chapter 3: DReSD and REST with stores of the same text, measured by their rates as the stores grow.
 
-A frame has a row an output (:func:`specdec_lib.experiments.runs.results.table`). The outputs of a prompt are drawn together.
+A frame has one row for each output (:func:`specdec_lib.experiments.runs.results.table`). Outputs of one prompt are drawn together.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def timed(
     to the shortest prompt before any time counts. On a GPU our passes are recorded graphs
     (:class:`~specdec_lib.decoding.runtime.Runtime`).
 
-    Returns the recordings of plain runs, which give the prompts and the lossless outputs; the runs by method of ours; and a row
-    an output and method (``_row``).
+    Returns the recordings of plain runs, which give the prompts and the lossless outputs; the runs by method of ours; and one
+    row for each output and method (``_row``).
     """
     runtime, draft_runtime = _runtimes(pair, prompts, max_new_tokens)
     if runtime is None:

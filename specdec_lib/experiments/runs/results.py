@@ -1,6 +1,6 @@
-"""One row an output and method: what a chapter measured, and rates, ratios and prices of it with 95 % intervals over prompts.
+"""One row for each output and method: what a chapter measured, and rates, ratios and prices of it with 95 % intervals over prompts.
 
-runs = table(recordings, replay_each(recordings, drafters))     # a frame, one row an output and method
+runs = table(recordings, replay_each(recordings, drafters))     # a frame, one row for each
 rate(runs, by=["task", "method"])                               # tokens per pass
 ratio(runs, "PLD+ (h), 10", "PLD, partial drafts", by="task")   # paired on outputs
 ratio(priced(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
