@@ -106,7 +106,9 @@ def print_asked() -> None:
     chosen = [
         sorted((render(prompt, tokenizer) for prompt in task), key=len)[: PROMPTS // len(TASKS)] for task in asked
     ]
-    print(json.dumps([str(smollm2.folder()), whose, [ids for together in zip(*chosen, strict=True) for ids in together]]))
+    print(
+        json.dumps([str(smollm2.folder()), whose, [ids for together in zip(*chosen, strict=True) for ids in together]])
+    )
 
 
 class Served:
@@ -307,7 +309,14 @@ def main(
         prices = str((out / "serving-prices.json").resolve())
     parts = Parts(
         out / "serving.part.json",
-        {"tokens": tokens, "sizes": wanted, "fixed_at": fixed_at, "ways": ways, "prices": Path(prices).name, "prompts": whose},
+        {
+            "tokens": tokens,
+            "sizes": wanted,
+            "fixed_at": fixed_at,
+            "ways": ways,
+            "prices": Path(prices).name,
+            "prompts": whose,
+        },
     )
     if not parts.runs and Path(prices) == (out / "serving-prices.json").resolve():
         command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", prices]
