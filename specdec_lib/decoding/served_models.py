@@ -352,7 +352,7 @@ def exact_length(model: PreTrainedModel) -> int | None:
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
     """Largest position that a pass may hold.
 
-    At a later one, as padding or a passenger might have, the whole pass would be rotated by other frequencies.
+    At a later one, as padding or an auxiliary token might have, the whole pass would be rotated by other frequencies.
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
         )
 
 
-def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+def remember_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Check a tokenizer and have it decide from now on which other models share the model's vocabulary.
 
     Parameters
@@ -476,9 +476,9 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
     For a model that :func:`specdec_lib.load_model` did not load:
 
     >>> from transformers import LlamaForCausalLM
-    >>> from specdec_lib.decoding.served_models import know_tokenizer, tokenizer_of
+    >>> from specdec_lib.decoding.served_models import remember_tokenizer, tokenizer_of
     >>> own = LlamaForCausalLM(draft.config)
-    >>> know_tokenizer(tokenizer, own)
+    >>> remember_tokenizer(tokenizer, own)
     >>> tokenizer_of(own) is tokenizer
     True
     """
