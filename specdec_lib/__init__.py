@@ -25,4 +25,5 @@ __getattr__, __dir__, __all__ = names_of(
         "record": "decoding.generate",
         "replay": "decoding.loop",
     },
+    former={"Passengers": "AuxiliaryTokens"},
 )

@@ -41,6 +41,7 @@ from specdec_lib.drafters.token_recycling import levels_for
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
+from specdec_lib.lazy import former_attribute, former_keywords
 
 #: Plain decoding, which every method is compared with: its name, also in recorded values.
 PLAIN = "plain"
@@ -85,6 +86,7 @@ Maker = Callable[[Workbench], Drafter]
 SizedMaker = Callable[[Workbench, int], Drafter]
 
 
+@former_keywords(price="cost_per")
 @dataclass(frozen=True)
 class Method:
     """A row of :data:`METHODS`."""
@@ -114,6 +116,7 @@ class Method:
     #: What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the model,
     #: or several of these.
     needs: Literal["nothing", "text", "draft", "training", "several"] = "nothing"
+    price = former_attribute("cost_per")
 
 
 def _draft(bench: Workbench) -> PreTrainedModel:

@@ -108,7 +108,7 @@ def check_tokens_alone(drafter: Drafter) -> None:
 
 
 class BatchCosts:
-    """Cost of a pass by the number of requests in it and of drafted tokens, in any one unit.
+    """Cost of a pass by the number of requests in it and of drafted tokens, in any one unit of time.
 
     ``batches`` has for each measured number of requests the cost by drafted tokens of all requests together; 0 must be among
     them. Between what was measured the cost is linear; beyond it the last line goes on.

@@ -60,6 +60,7 @@ def diagnose(
     costs: Annotated[
         str, typer.Option(help="The cost of a pass by its width: gpu, cpu, server, or a file from calibrate.")
     ] = "cpu",
+    former_prices: Annotated[str | None, typer.Option("--prices", hidden=True)] = None,
     to_json: Annotated[Path | None, typer.Option("--json", parser=options.output_file, metavar="FILE")] = None,
     page: Annotated[
         Path | None, typer.Option(parser=options.output_file, metavar="FILE", help="An HTML page, with a figure.")
@@ -79,6 +80,9 @@ def diagnose(
     from specdec_lib.experiments.other_engines import PROGRAMS, switched_on
     from specdec_lib.report.display import diagnosis_page
 
+    if former_prices is not None:
+        typer.echo("--prices is now --costs; the former name goes with version 1.2", err=True)
+        costs = former_prices
     named = [path.resolve() for path in (answers, weights, options.expanded_path(costs), to_json, page) if path]
     if len(set(named)) < len(named):
         raise ValueError(

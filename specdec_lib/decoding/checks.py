@@ -5,6 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection
 
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, whole="whole_number")
+
 
 def whole_number(name: str, value: object, least: int = 0, meaning: str = "") -> int:
     """Check a whole number.

@@ -21,6 +21,9 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, token_ids, tokenizer_of, vocabulary_size
 from specdec_lib.decoding.stop_strings import stop_on_strings
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, kept="to_cpu")
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024

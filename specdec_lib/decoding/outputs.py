@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from specdec_lib.lazy import former_attribute
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -41,6 +43,8 @@ class Outputs:
     auxiliary_logprobs: np.ndarray
     #: The token that row 0 follows, which is not part of the tree.
     root: int
+    passenger_tokens = former_attribute("auxiliary_tokens")
+    passenger_logprobs = former_attribute("auxiliary_logprobs")
 
     def top(self, k: int) -> Outputs:
         """The ``k`` most likely of each row; views."""

@@ -12,6 +12,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding import attention
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, know_tokenizer="remember_tokenizer")
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 #: Models whose attention did not follow masks with a window when it was tried: served within the window alone.

@@ -15,6 +15,9 @@ from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, Forced="TeacherForced")
 
 
 class TeacherForced(NamedTuple):

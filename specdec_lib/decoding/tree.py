@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from specdec_lib.lazy import former_attribute, former_keywords, former_names
+
+__getattr__ = former_names(__name__, Passengers="AuxiliaryTokens")
+
 
 class AuxiliaryTokens:
     """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
@@ -142,6 +146,7 @@ class DraftTree:
         *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
         *("scores", "sources", "auxiliary", "_levels"),
     )
+    passengers = former_attribute("auxiliary")
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
         self._fill(list(map(index, tokens)), list(map(index, parents)), probabilities)
@@ -185,6 +190,7 @@ class DraftTree:
         self.sources = None if sources is None else list(sources)
         self.auxiliary = auxiliary if auxiliary is not None and len(auxiliary) else None
 
+    @former_keywords(passengers="auxiliary")
     def annotated(
         self,
         *,

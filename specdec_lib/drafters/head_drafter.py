@@ -153,7 +153,9 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for (:func:`~specdec_lib.heads.grown_tree.best_tree_shape`).
+        """With the tree that these heads' accuracies on held-out answers ask for.
+
+        :func:`~specdec_lib.heads.grown_tree.best_tree_shape` grows it.
 
         Parameters
         ----------

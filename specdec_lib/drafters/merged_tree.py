@@ -13,6 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from specdec_lib.decoding.compiled import compiled
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, judged="visit_emitted")
 
 #: Longest matches of the buckets of a node's features; a longer one is of the last bucket.
 BUCKETS = np.array([0, 1, 2, 3, 5, 10, 20], np.int64)

@@ -20,6 +20,9 @@ from specdec_lib.drafters.merged_tree import MergedTree, judge_sources, learn, v
 from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.drafters.stopping import Round, StoppingRule
 from specdec_lib.drafters.tree_probabilities import NodeOutcomes, TreeProbabilities
+from specdec_lib.lazy import former_attribute, former_keywords, former_names
+
+__getattr__ = former_names(__name__, WorthItsPrice="WorthItsCost")
 
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
@@ -112,6 +115,7 @@ def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
     )
 
 
+@former_keywords(prices="costs")
 class OneTree(Drafter):
     """Merge the drafts of several sources, estimate each node's probability, verify as many as pay.
 
@@ -162,6 +166,8 @@ class OneTree(Drafter):
     >>> round(run.stats["tokens_per_forward"], 2)
     3.83
     """
+
+    prices = former_attribute("costs")
 
     def __init__(
         self,

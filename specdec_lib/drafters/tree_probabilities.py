@@ -14,6 +14,9 @@ from safetensors.numpy import save_file
 
 from specdec_lib.drafters.merged_tree import FEATURES, width
 from specdec_lib.files import named, replacing
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, Judged="NodeOutcomes")
 
 #: Of the file that :meth:`TreeProbabilities.save` writes.
 FORMAT = 1

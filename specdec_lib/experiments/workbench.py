@@ -28,6 +28,7 @@ from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
+from specdec_lib.lazy import former_attribute, former_keywords
 from specdec_lib.models.fingerprint import fingerprint
 
 
@@ -38,6 +39,7 @@ def companions(target: PreTrainedModel) -> Path:
     return paths.POCKET if own else paths.SMOLLM2
 
 
+@former_keywords(prices="costs")
 @dataclass
 class ModelPair:
     """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters. Stores are built, and layer and
@@ -58,6 +60,7 @@ class ModelPair:
     notes: dict[str, Any] = field(default_factory=dict)
     draft_runtime: Runtime | None = None
     costs: PassCosts = CURVES["cpu"]
+    prices = former_attribute("costs")
     heads_folder: Path | None = None
     tree_weights: Path | None = None
 

@@ -21,7 +21,10 @@ from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
 from specdec_lib.files import is_count, located, locked, named, read_json, replacing, sweep, write_json
+from specdec_lib.lazy import former_names
 from specdec_lib.models.fingerprint import fingerprint
+
+__getattr__ = former_names(__name__, kept="record_or_load")
 
 FORMAT = 1
 MANIFEST = "about.json"

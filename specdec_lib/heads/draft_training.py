@@ -26,6 +26,9 @@ from specdec_lib.files import replacing
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
 from specdec_lib.heads.training import check_settings, rate_factor
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, read_by="texts_with_states")
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6

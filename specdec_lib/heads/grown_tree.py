@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from specdec_lib.decoding.checks import whole_number
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, grown="best_tree_shape")
 
 #: A static tree: for each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
 Shape = list[tuple[int, int]]

@@ -23,7 +23,10 @@ from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import named, write_json
+from specdec_lib.lazy import former_names
 from specdec_lib.models.fingerprint import fingerprint
+
+__getattr__ = former_names(__name__, credited="induction_heads")
 
 FORMAT = 1
 

@@ -6,6 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, rotated="rotary_embedding")
+
 #: Keys and values of the tokens read so far, each of shape (b, heads, n, width of a head).
 Past = tuple[torch.Tensor, torch.Tensor]
 #: Base of the rotary frequencies.

@@ -85,7 +85,7 @@ def test_each_bar_of_a_comparison_has_its_speed_up_and_its_share_of_the_bound(co
         assert written[bar.get_x() + bar.get_width() / 2] == f"{comparison.share(variant, each).value:.0%}"
 
 
-def test_hindsight_takes_the_better_size_and_costs_their_own(comparison):
+def test_hindsight_takes_the_better_size_and_one_tree_that_of_its_costs(comparison):
     gpu, server = COSTS
     for task in ("copy", "new", None):
         for variant in study.SINGLES:

@@ -197,8 +197,8 @@ def drafting_costs(
     new_tokens: int,
     widths: Mapping[int, float],
 ) -> tuple[float, dict[str, float]]:
-    """Measure the cost of a step's own work and of drafting after a prompt: what :class:`~specdec_lib.drafters.pass_costs.PassCosts` calls
-    ``step`` and ``drafting``, from medians over the steps.
+    """Measure the cost of a step's own work and of drafting after a prompt, from medians over the steps: ``step`` and ``drafting``
+    of :class:`~specdec_lib.drafters.pass_costs.PassCosts`.
 
     ``alone`` are timed by themselves, but for a draft model, which is paid by the token. What a step of one tree over
     ``sources`` takes beyond their times is the cost of merging. ``widths`` has the milliseconds of a pass by its width.

@@ -1,4 +1,4 @@
-"""What a pass of a model over several tokens costs: measured by width, read off between the widths, and summed over runs."""
+"""Latency of a pass by its width, measured in milliseconds, and the units of drafting whose time comes on top."""
 
 from __future__ import annotations
 

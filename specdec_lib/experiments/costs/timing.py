@@ -1,4 +1,4 @@
-"""What passes and methods cost in seconds.
+"""How long passes and methods take in seconds.
 
 Every method and transformers' own decode in turns, and the same runs are put together from the costs of their passes. A model of
 a large model's shape with random weights gives the cost of its pass: it takes as long as the trained one.

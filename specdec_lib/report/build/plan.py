@@ -127,7 +127,7 @@ def make_plan(only: Sequence[str] = (), overrides: Sequence[str] = (), notebooks
     for path in chosen:
         declared = params.declared_parameters(path)
         given: dict[str, Any] = {}
-        asked = texts.get(path.stem, {})
+        asked = {params.current_name(name, declared): text for name, text in texts.get(path.stem, {}).items()}
         for name, text in asked.items():
             if name not in declared:
                 raise UsageError(params.unknown_message(name, declared, path.stem))

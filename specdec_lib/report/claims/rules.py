@@ -373,7 +373,8 @@ def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
 
 def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """The numbers of the page "What reproduces", a row each: ``paper``, ``headline``, ``claim`` (its id), ``published``
-    (smallest and largest, or None), ``key``, ``cost``, ``ours`` (a Number, or None), ``size`` (:func:`size_ratio`), ``direction``."""
+    (smallest and largest, or None), ``key``, ``cost``, ``ours`` (a Number, or None), ``size`` (:func:`size_ratio`),
+    ``direction``."""
     rows = []
     by_paper = judged.sort_values("paper", key=lambda papers: papers.map(list(PAPERS).index), kind="stable")
     for one in by_paper.itertuples():
