@@ -16,14 +16,14 @@ import typer
 
 from specdec_lib import load_model, paths, report
 from specdec_lib.commands import options
-from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.costs import timing as speeds
-from specdec_lib.experiments.costs.pass_costs import step_samples
+from specdec_lib.drafters.pass_costs import PassCosts
+from specdec_lib.experiments.costs import timing
+from specdec_lib.experiments.costs.pass_latency import step_samples
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.statistics.intervals import (
     Counts,
     Interval,
-    median,
+    median_interval,
     pooled_rate,
     ratio_of_means,
     ratio_of_rates,
@@ -39,7 +39,7 @@ DEFAULT = ["PLD", "PLD+ (h)", "REST", "SpecDec"]
 def speed(rows: Sequence[dict[str, Any]], method: str, over: str = "") -> Interval | None:
     """Tokens per second of the whole call, or that over another method's; None if one of them did not run."""
     counts = [
-        Counts(*([row[column] for row in rows if row["method"] == name] for column in speeds.CALL))
+        Counts(*([row[column] for row in rows if row["method"] == name] for column in timing.CALL))
         for name in (method, over)
         if name
     ]
@@ -50,7 +50,7 @@ def speed(rows: Sequence[dict[str, Any]], method: str, over: str = "") -> Interv
 
 
 def main(
-    shape: Annotated[str, typer.Option(help=f"of {', '.join(speeds.SHAPES)}")] = "7b",
+    shape: Annotated[str, typer.Option(help=f"of {', '.join(timing.SHAPES)}")] = "7b",
     target: options.Target = "smollm2",
     draft: options.Draft = None,
     method: Annotated[
@@ -58,27 +58,27 @@ def main(
     ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "bfloat16",
-    context: Annotated[int, options.whole("tokens before a pass")] = 512,
-    repeats: Annotated[int, options.whole("timed passes of each width")] = 40,
-    tokens: Annotated[int, options.whole("of an answer")] = 96,
-    per_task: Annotated[int, options.whole("of each task", 1, "--prompts")] = 1,
+    context: Annotated[int, options.whole_number("tokens before a pass")] = 512,
+    repeats: Annotated[int, options.whole_number("timed passes of each width")] = 40,
+    tokens: Annotated[int, options.whole_number("of an answer")] = 96,
+    per_task: Annotated[int, options.whole_number("of each task", 1, "--prompts")] = 1,
     out: Annotated[Path | None, options.folder("of the table (default: data/results/<device>)")] = None,
 ) -> None:
     """Measure what passes of a large model cost by their width, and how fast a real model decodes."""
     place = resolve_device(device)
     on_gpu = place.type == "cuda"
     runtime = "graph" if on_gpu else "eager"
-    layers = speeds.shape_of(shape).layers
+    layers = timing.shape_of(shape).layers
     model, tokenizer = load_model(target, device, dtype)
     small = load_model(draft, device, dtype)[0] if draft else None
-    whole = speeds.pass_ms(shape, resolve_dtype(dtype, place), place, context, repeats, WIDTHS, runtime, few=layers)
+    whole = timing.pass_ms(shape, resolve_dtype(dtype, place), place, context, repeats, WIDTHS, runtime, few=layers)
     print(f"{shape}: {', '.join(f'{width} tokens {ms:.2f} ms' for width, ms in whole.items())}", flush=True)
     pair = ModelPair(model, small, tokenizer)
     spent = step_samples(model, context, runtime, WIDTHS, repeats)
-    one = median(spent[1]).value
-    pair.prices = PassPrices({width: median(own).value / one for width, own in spent.items()})
+    one = median_interval(spent[1]).value
+    pair.costs = PassCosts({width: median_interval(own).value / one for width, own in spent.items()})
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
-    rows = [row for _ in range(2) for row in speeds.timed(pair, asked, [PLAIN, *(method or DEFAULT)], tokens)[2]]
+    rows = [row for _ in range(2) for row in timing.race(pair, asked, [PLAIN, *(method or DEFAULT)], tokens)[2]]
     name = torch.cuda.get_device_name(place) if on_gpu else place.type
     out = out or paths.root() / "data" / "results" / paths.folder_of(name)
     out.mkdir(parents=True, exist_ok=True)

@@ -37,11 +37,11 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import CURVES
+from specdec_lib.drafters.pass_costs import CURVES
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.files import write_atomic
 from specdec_lib.report.display import provenance
-from specdec_lib.vllm import drafter_named, proposer
+from specdec_lib.vllm import drafter_of_settings, proposer
 
 MAX_NGRAM, PLD_TOKENS = 3, 10
 REST_NGRAM, REST_MIN_NGRAM = 16, 2
@@ -413,7 +413,7 @@ def serving(quick: bool) -> list[dict]:
             "REST": {"store": folder},
             "One tree": {"store": folder},
         }.items():
-            made = proposer(partial(drafter_named, {"drafter": name} | settings, most))(asked)
+            made = proposer(partial(drafter_of_settings, {"drafter": name} | settings, most))(asked)
             spent = []
             for step in range(steps + 1):
                 counts = np.full(requests, length + 1 + step, np.int32)

@@ -17,7 +17,7 @@ import typer
 from benchmarks import seconds
 from specdec_lib import Context, Drafter, Sampling, report
 from specdec_lib.drafters import PromptLookup, SuffixDecoding
-from specdec_lib.experiments.statistics.intervals import median
+from specdec_lib.experiments.statistics.intervals import median_interval
 from specdec_lib.models import smollm2
 from specdec_lib.wheels import fetch
 
@@ -61,10 +61,10 @@ def numbers_of(rate: seconds.ByRound, tokens: dict[tuple[str, str], Sequence[int
     """Medians of the rounds, ratios within a round, and whether the tokens are those of llama.cpp without drafts."""
     found: dict[str, Any] = {}
     for kind, way in rate:
-        found[f"{kind}_{way}_tokens_per_s"] = median(rate[kind, way])
+        found[f"{kind}_{way}_tokens_per_s"] = median_interval(rate[kind, way])
         if way != "plain":
             pairs = zip(rate[kind, way], rate[kind, "plain"], strict=True)
-            found[f"{kind}_{way}_over_plain"] = median([ours / plain for ours, plain in pairs])
+            found[f"{kind}_{way}_over_plain"] = median_interval([ours / plain for ours, plain in pairs])
             found[f"{kind}_{way}_same_tokens"] = list(tokens[kind, way]) == list(tokens[kind, "plain"])
     return found
 

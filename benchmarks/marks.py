@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 
 from specdec_lib import load_model, paths, report
-from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.costs.pass_costs import step_samples
-from specdec_lib.experiments.costs.timing import AFTER_PREFILL, timed
+from specdec_lib.drafters.pass_costs import PassCosts
+from specdec_lib.experiments.costs.pass_latency import step_samples
+from specdec_lib.experiments.costs.timing import AFTER_PREFILL, race
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs.results import rate, ratio
-from specdec_lib.experiments.statistics.intervals import median
+from specdec_lib.experiments.statistics.intervals import median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 
@@ -55,23 +55,23 @@ def rows_of(pair: ModelPair, asked: Sequence[Prompt], names: Sequence[str]) -> p
     """A row an output and method, of first turns."""
     print(f"{len(asked)} prompts, each decoded by plain, {', '.join(names)}", flush=True)
     first_turns = [replace(prompt, turns=prompt.turns[:1]) for prompt in asked]
-    return pd.DataFrame(timed(pair, first_turns, [PLAIN, *names], TOKENS, peers=())[2])
+    return pd.DataFrame(race(pair, first_turns, [PLAIN, *names], TOKENS, peers=())[2])
 
 
-def measured_prices(pair: ModelPair) -> PassPrices:
-    """Prices of passes of the target by width and of a drafted token, in passes over one token."""
+def measured_costs(pair: ModelPair) -> PassCosts:
+    """Costs of passes of the target by width and of a drafted token, in passes over one token."""
     spent = step_samples(pair.target, 256, "eager", WIDTHS, 12)
-    milliseconds = {width: median(own).value for width, own in spent.items()}
-    token = median(step_samples(pair.draft, 256, "eager", (1,), 12)[1]).value
+    milliseconds = {width: median_interval(own).value for width, own in spent.items()}
+    token = median_interval(step_samples(pair.draft, 256, "eager", (1,), 12)[1]).value
     one = milliseconds[1]
-    return PassPrices({width: own / one for width, own in milliseconds.items()}, drafted_token=token / one)
+    return PassCosts({width: own / one for width, own in milliseconds.items()}, drafted_token=token / one)
 
 
 def main() -> None:
     """Measure everything, and write it at the end."""
     target, tokenizer = load_model("smollm2")
     pair = Pair(target, load_model("smollm2-draft")[0], tokenizer)
-    pair.prices = measured_prices(pair)
+    pair.costs = measured_costs(pair)
     grown = {kind: fastest(pair, kind) for kind in TRAINED[1:]}
     rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), [*TRAINED, *grown.values()])
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])

@@ -32,12 +32,12 @@ from specdec_lib.decoding.lean_runtime import Lean
 from specdec_lib.decoding.runtime import OF_MODEL
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.costs.draft_costs import drafting_prices, long_text
-from specdec_lib.experiments.costs.pass_costs import chain_of
+from specdec_lib.drafters.pass_costs import PassCosts
+from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
+from specdec_lib.experiments.costs.pass_latency import chain_of
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import render
-from specdec_lib.experiments.statistics.intervals import Interval, median
+from specdec_lib.experiments.statistics.intervals import Interval, median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import METHODS, build, draft_length, tree_sources
@@ -200,7 +200,7 @@ def busy(model: Any, rounds: int) -> Interval:
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         time.sleep(1)
-        return median(spent() / np.median(idle))
+        return median_interval(spent() / np.median(idle))
     finally:
         for other in others:
             other.kill()
@@ -214,29 +214,29 @@ def on_threads(threads: int, rounds: int, tokens: int, file: Path | None) -> dic
     pair, on, found = ModelPair(model, draft, tokenizer), f"t{threads}", {}
     ours, theirs = passes(model, file, threads, 3 * rounds)
     drafted, _ = passes(draft, None, threads, 2)
-    one = median(ours[1]).value
-    spent = {width: 1e3 * median(own).value for width, own in ours.items()}
+    one = median_interval(ours[1]).value
+    spent = {width: 1e3 * median_interval(own).value for width, own in ours.items()}
     text = long_text(tokenizer, vocabulary_size(model), CONTEXT)[:CONTEXT]
-    step, drafting = drafting_prices(model, {}, tree_sources(pair), text, 32, spent)
+    step, drafting = drafting_costs(model, {}, tree_sources(pair), text, 32, spent)
     widths = {width: ms / spent[1] for width, ms in spent.items()}
-    pair.prices = PassPrices(widths, step, median(drafted[1]).value / one, drafting=drafting)
+    pair.costs = PassCosts(widths, step, median_interval(drafted[1]).value / one, drafting=drafting)
     for width in WIDTHS:
-        found[f"{on}_w{width}_ms"] = median(1e3 * np.array(ours[width]))
+        found[f"{on}_w{width}_ms"] = median_interval(1e3 * np.array(ours[width]))
         if theirs:
-            found[f"{on}_llama_w{width}_ms"] = median(1e3 * np.array(theirs[width]))
+            found[f"{on}_llama_w{width}_ms"] = median_interval(1e3 * np.array(theirs[width]))
             found[f"{on}_w{width}_over_llama"] = seconds._ratio(ours[width], theirs[width])
     rate, first = speeds(pair, file, threads, rounds, tokens)
     for (kind, way), each in rate.items():
-        found[f"{on}_{kind}_{way}_tokens_per_s"] = median(each)
+        found[f"{on}_{kind}_{way}_tokens_per_s"] = median_interval(each)
         if way != "plain":
             found[f"{on}_{kind}_{way}_over_plain"] = seconds._ratio(each, rate[kind, "plain"])
-    found[f"{on}_first_token_s"] = median(first["summary", "plain"])
+    found[f"{on}_first_token_s"] = median_interval(first["summary", "plain"])
     if file is not None:
         found[f"{on}_first_token_over_llama"] = seconds._ratio(first["summary", "plain"], first["summary", "llama"])
         for kind in seconds.KINDS:
             found[f"{on}_{kind}_plain_over_llama"] = seconds._ratio(rate[kind, "plain"], rate[kind, "llama"])
-            peer = max(seconds.LLAMA, key=lambda way: median(rate[kind, way]).value)
-            way = max((w for w in WAYS if (kind, w) in rate), key=lambda w: median(rate[kind, w]).value)
+            peer = max(seconds.LLAMA, key=lambda way: median_interval(rate[kind, way]).value)
+            way = max((w for w in WAYS if (kind, w) in rate), key=lambda w: median_interval(rate[kind, w]).value)
             found[f"{on}_{kind}_best"], found[f"{on}_{kind}_best_peer"] = way, peer
             found[f"{on}_{kind}_best_over_llama"] = seconds._ratio(rate[kind, way], rate[kind, peer])
     return found
@@ -246,8 +246,8 @@ def from_the_start(threads: int) -> dict[str, Any]:
     """What new processes take until their first token, in seconds and in memory."""
     starts = [fresh(smollm2.NAME, threads) for _ in range(5)]
     return {
-        "start_to_first_token_s": median([spent for spent, _ in starts]),
-        "peak_over_file": median([peak for _, peak in starts]).value / fetch(smollm2.FILE).stat().st_size,
+        "start_to_first_token_s": median_interval([spent for spent, _ in starts]),
+        "peak_over_file": median_interval([peak for _, peak in starts]).value / fetch(smollm2.FILE).stat().st_size,
     }
 
 
@@ -260,7 +260,7 @@ def one_billion(threads: int, peer: bool) -> dict[str, Any]:
         _, peak = fresh(str(big), threads)
         large, _ = load_model(big, dtype="file")
         ours, theirs = passes(large, big if peer else None, threads, 2)
-        found = {"big_peak_over_file": peak / big.stat().st_size, "big_w1_ms": median(1e3 * np.array(ours[1]))}
+        found = {"big_peak_over_file": peak / big.stat().st_size, "big_w1_ms": median_interval(1e3 * np.array(ours[1]))}
         return found | ({"big_plain_over_llama": seconds._ratio(theirs[1], ours[1])} if theirs else {})
 
 
@@ -292,8 +292,8 @@ def marks(found: dict[str, Any], every: int) -> list[tuple[str, Any, str]]:
 
 
 def main(
-    rounds: Annotated[int, options.whole("of turns")] = 4,
-    tokens: Annotated[int, options.whole("of an answer")] = 64,
+    rounds: Annotated[int, options.whole_number("of turns")] = 4,
+    tokens: Annotated[int, options.whole_number("of an answer")] = 64,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
     big: Annotated[bool, typer.Option(help="Also a file of some billion weights, which it writes first.")] = False,
 ) -> None:

@@ -30,12 +30,12 @@ from specdec_lib.commands import options
 from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.costs.pass_costs import chain_of
+from specdec_lib.drafters.pass_costs import PassCosts
+from specdec_lib.experiments.costs.pass_latency import chain_of
 from specdec_lib.experiments.costs.timing import with_ids_of
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import render
-from specdec_lib.experiments.statistics.intervals import median
+from specdec_lib.experiments.statistics.intervals import median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN, build, draft_length
 from specdec_lib.models import smollm2
@@ -177,14 +177,14 @@ def numbers_of_speeds(rate: ByRound, first: ByRound) -> dict[str, Any]:
     """The table's medians, and ratios within a round; None for what could not be run here."""
 
     def speed(kind: str, way: str) -> Any:
-        return median(rate[kind, way]) if (kind, way) in rate else None
+        return median_interval(rate[kind, way]) if (kind, way) in rate else None
 
     def ratio(kind: str, ours: str, theirs: str = PLAIN) -> Any:
         known = (kind, ours) in rate and (kind, theirs) in rate
         return _ratio(rate[kind, ours], rate[kind, theirs]) if known else None
 
     def wait(kind: str, way: str) -> Any:
-        return median(first[kind, way]) if (kind, way) in first else None
+        return median_interval(first[kind, way]) if (kind, way) in first else None
 
     return {
         "summary_transformers_tokens_per_s": speed("summary", "transformers"),
@@ -280,7 +280,7 @@ def numbers_of_speeds(rate: ByRound, first: ByRound) -> dict[str, Any]:
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Any:
-    return median(np.asarray(ours) / np.asarray(theirs))
+    return median_interval(np.asarray(ours) / np.asarray(theirs))
 
 
 def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
@@ -340,9 +340,9 @@ def passes(models: Mapping[str, PreTrainedModel], rounds: int, clock: Callable[[
 
 
 def numbers_of_passes(passes: Mapping[str, Passes]) -> dict[str, Any]:
-    """The table's prices of passes and shares of a pass's time."""
+    """The table's costs of passes and shares of a pass's time."""
 
-    def price(model: str, width: int) -> Any:
+    def cost(model: str, width: int) -> Any:
         return _ratio(passes[model].seconds[width], passes[model].seconds[1])
 
     def of_reading(model: str) -> Any:
@@ -351,23 +351,23 @@ def numbers_of_passes(passes: Mapping[str, Passes]) -> dict[str, Any]:
     return {
         "ours_pass_over_read": of_reading("ours"),
         "transformers_pass_over_read": of_reading("transformers"),
-        "ours_share_output_layer": median(passes["ours"].output_layer),
-        "ours_share_other_products": median(passes["ours"].other_products),
-        "ours_w2_over_w1": price("ours", 2),
-        "ours_w4_over_w1": price("ours", 4),
-        "ours_w8_over_w1": price("ours", 8),
-        "ours_w16_over_w1": price("ours", 16),
-        "ours_w32_over_w1": price("ours", 32),
-        "transformers_w2_over_w1": price("transformers", 2),
-        "transformers_w4_over_w1": price("transformers", 4),
-        "transformers_w8_over_w1": price("transformers", 8),
-        "transformers_w16_over_w1": price("transformers", 16),
-        "transformers_w32_over_w1": price("transformers", 32),
-        "all_threads_w2_over_w1": price("all_threads", 2),
-        "all_threads_w4_over_w1": price("all_threads", 4),
-        "all_threads_w8_over_w1": price("all_threads", 8),
-        "all_threads_w16_over_w1": price("all_threads", 16),
-        "all_threads_w32_over_w1": price("all_threads", 32),
+        "ours_share_output_layer": median_interval(passes["ours"].output_layer),
+        "ours_share_other_products": median_interval(passes["ours"].other_products),
+        "ours_w2_over_w1": cost("ours", 2),
+        "ours_w4_over_w1": cost("ours", 4),
+        "ours_w8_over_w1": cost("ours", 8),
+        "ours_w16_over_w1": cost("ours", 16),
+        "ours_w32_over_w1": cost("ours", 32),
+        "transformers_w2_over_w1": cost("transformers", 2),
+        "transformers_w4_over_w1": cost("transformers", 4),
+        "transformers_w8_over_w1": cost("transformers", 8),
+        "transformers_w16_over_w1": cost("transformers", 16),
+        "transformers_w32_over_w1": cost("transformers", 32),
+        "all_threads_w2_over_w1": cost("all_threads", 2),
+        "all_threads_w4_over_w1": cost("all_threads", 4),
+        "all_threads_w8_over_w1": cost("all_threads", 8),
+        "all_threads_w16_over_w1": cost("all_threads", 16),
+        "all_threads_w32_over_w1": cost("all_threads", 32),
     }
 
 
@@ -384,8 +384,8 @@ def to_first_token(rounds: int) -> list[float]:
 
 
 def main(
-    rounds: Annotated[int, options.whole("of turns")] = 7,
-    tokens: Annotated[int, options.whole("of an answer")] = 64,
+    rounds: Annotated[int, options.whole_number("of turns")] = 7,
+    tokens: Annotated[int, options.whole_number("of an answer")] = 64,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
     """Measure how fast SmolLM2 decodes here, with transformers and with llama.cpp, on one thread and in turns."""
@@ -398,15 +398,15 @@ def main(
     draft, _ = load_model("smollm2-draft", "cpu", "float32")
     pair = ModelPair(target, draft, tokenizer)
     asked, steps = chosen(tokenizer), defaultdict(list)
-    to_first = median(to_first_token(5))
+    to_first = median_interval(to_first_token(5))
     passed = passes({"ours": target, "transformers": plain, "draft": draft}, 2 * rounds)
     torch.set_num_threads(os.cpu_count() or 1)
     passed |= passes({"all_threads": target}, 2 * rounds, time.perf_counter)
     torch.set_num_threads(1)
     spent = passed["ours"].seconds
-    one = median(spent[1]).value
+    one = median_interval(spent[1]).value
     widths = {width: _ratio(each, spent[1]).value for width, each in spent.items()}
-    pair.prices = PassPrices(widths, drafted_token=median(passed["draft"].seconds[1]).value / one)
+    pair.costs = PassCosts(widths, drafted_token=median_interval(passed["draft"].seconds[1]).value / one)
     rate, first, written = speeds(runs_of(pair, plain, tokens, steps), asked, rounds)
     for (kind, way), each in written.items():
         if each != written[kind, PLAIN]:

@@ -1,7 +1,7 @@
 """How fast vLLM serves SmolLM2 here: plain, with its own drafters, and with this library's, in turns.
 
 Run it with the Python that has vLLM (``make bench-vllm``). Writes ``data/results/cpu/serving.csv``, which the book reads, after
-each round, and ``serving-prices.json``, what passes take. What it measured is kept in ``serving.part.json``: the same command goes
+each round, and ``serving-costs.json``, what passes take. What it measured is kept in ``serving.part.json``: the same command goes
 on after an interruption. One engine works at a time. What is imported at the top of this file, an engine's worker imports too:
 where it finds numba, vLLM 0.32 ends.
 """
@@ -43,8 +43,8 @@ SPECULATIVE: dict[str, dict[str, Any] | None] = {
 }
 #: vLLM's own drafter, with the settings of its documentation; in the engine of ours, which schedules like that of ``ngram``.
 NGRAM = {"num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 4}
-#: Names of the file that tells the engine of ours how to draft, and of the prices that it reads.
-WAY, PRICES = "SPECDEC_BENCH_WAY", "SPECDEC_BENCH_PRICES"
+#: Names of the file that tells the engine of ours how to draft, and of the costs that it reads.
+WAY, COSTS = "SPECDEC_BENCH_WAY", "SPECDEC_BENCH_COSTS"
 
 
 class Switch:
@@ -75,7 +75,7 @@ class Switch:
         from specdec_lib.drafters import SuffixDecoding
         from specdec_lib.vllm import proposer
 
-        made = proposer(SuffixDecoding, os.environ[PRICES] if way.startswith("adaptive") else None)(self.config)
+        made = proposer(SuffixDecoding, os.environ[COSTS] if way.startswith("adaptive") else None)(self.config)
         if way.startswith("adaptive"):  # what it knows of drafts stays, what it remembers of answers does not
             made.hits = self.hits = self.hits or made.hits
         return made.propose
@@ -198,26 +198,26 @@ Measured = Mapping[tuple[str, int, str], Sequence[float]]
 
 def numbers_of(measured: Measured) -> dict[str, Any]:
     """Medians over rounds with their intervals, and ratios within a round."""
-    from specdec_lib.experiments.statistics.intervals import median
+    from specdec_lib.experiments.statistics.intervals import median_interval
 
     found: dict[str, Any] = {}
     for (way, size, quantity), values in measured.items():
         if quantity in ("tokens_per_s", "ms_per_token", "accepted_length"):
-            found[f"{way}_b{size}_{quantity}"] = median(values)
+            found[f"{way}_b{size}_{quantity}"] = median_interval(values)
     for way, size, quantity in measured:
         if way == "ours" and quantity in TASKS:
             pairs = zip(measured["plain", size, quantity], measured[way, size, quantity], strict=True)
-            found[f"ours_over_plain_b{size}_{quantity.replace(' ', '_')}"] = median([a / b for a, b in pairs])
+            found[f"ours_over_plain_b{size}_{quantity.replace(' ', '_')}"] = median_interval([a / b for a, b in pairs])
         if quantity != "tokens_per_s":
             continue
         own = measured[way, size, quantity]
         for other in ("plain", "ngram"):
             if way not in ("plain", other):
                 pairs = zip(own, measured[other, size, quantity], strict=True)
-                found[f"{way}_over_{other}_b{size}"] = median([a / b for a, b in pairs])
+                found[f"{way}_over_{other}_b{size}"] = median_interval([a / b for a, b in pairs])
         if way.startswith("fixed"):
             pairs = zip(measured["ours", size, quantity], own, strict=True)
-            found[f"ours_over_{way}_b{size}"] = median([a / b for a, b in pairs])
+            found[f"ours_over_{way}_b{size}"] = median_interval([a / b for a, b in pairs])
     return found
 
 
@@ -288,7 +288,7 @@ def main(
     sizes: Annotated[str, typer.Option(help="Requests at once.")] = ",".join(map(str, SIZES)),
     fixed_at: Annotated[int, typer.Option(help="Requests at once at which fixed lengths are tried; 0 for none.")] = 4,
     ways: Annotated[str, typer.Option(help="Which engines.")] = ",".join(SPECULATIVE),
-    prices: Annotated[
+    costs: Annotated[
         str, typer.Option(help="What passes take: a file of calibrate-vllm or a name; else it is measured.")
     ] = "",
 ) -> None:
@@ -305,8 +305,8 @@ def main(
     made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
     folder, whose, prompts = json.loads(made.stdout.splitlines()[-1])
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
-    if not prices:
-        prices = str((out / "serving-prices.json").resolve())
+    if not costs:
+        costs = str((out / "serving-costs.json").resolve())
     parts = Parts(
         out / "serving.part.json",
         {
@@ -314,17 +314,17 @@ def main(
             "sizes": wanted,
             "fixed_at": fixed_at,
             "ways": ways,
-            "prices": Path(prices).name,
+            "costs": Path(costs).name,
             "prompts": whose,
         },
     )
-    if not parts.runs and Path(prices) == (out / "serving-prices.json").resolve():
-        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", prices]
+    if not parts.runs and Path(costs) == (out / "serving-costs.json").resolve():
+        command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", costs]
         options = ["--tokens", str(MOST), "--engine", '{"dtype": "float32", "enforce_eager": true}']
         subprocess.run([*command, *options], check=True)
     way = Path(tempfile.mkdtemp()) / "way"
     way.write_text(f"adaptive {MOST}")
-    os.environ |= {WAY: str(way), PRICES: prices}
+    os.environ |= {WAY: str(way), COSTS: costs}
     names = ways.split(",")
     if "suffix" in names and importlib.util.find_spec("arctic_inference") is None:
         names.remove("suffix")

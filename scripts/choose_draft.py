@@ -15,7 +15,7 @@ import typer
 
 from specdec_lib import files, load_model, paths
 from specdec_lib.commands import options
-from specdec_lib.experiments.costs.timing import AFTER_PREFILL, timed
+from specdec_lib.experiments.costs.timing import AFTER_PREFILL, race
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.runs.results import ratio
 from specdec_lib.experiments.workbench import ModelPair
@@ -25,8 +25,8 @@ from specdec_lib.models.smollm2 import NAMES
 
 def main(
     drafts: Annotated[Path, options.folder("of the drafts")] = Path("_build/companions/drafts"),
-    count: Annotated[int, options.whole("prompts of each task")] = 8,
-    tokens: Annotated[int, options.whole("new tokens of each")] = 48,
+    count: Annotated[int, options.whole_number("prompts of each task")] = 8,
+    tokens: Annotated[int, options.whole_number("new tokens of each")] = 48,
 ) -> None:
     """Ship the draft model with which SpecDec decodes SmolLM2 in the least time."""
     target, tokenizer = load_model("smollm2", "cpu")
@@ -34,7 +34,7 @@ def main(
     speeds = {}
     for folder in sorted(path.parent for path in drafts.glob("*/training.json")):
         pair = ModelPair(target, load_model(folder, "cpu")[0], tokenizer)
-        rows = pd.DataFrame(timed(pair, asked, [PLAIN, "SpecDec"], tokens, peers=())[2])
+        rows = pd.DataFrame(race(pair, asked, [PLAIN, "SpecDec"], tokens, peers=())[2])
         found = ratio(rows, "SpecDec", PLAIN, AFTER_PREFILL)
         speeds[folder] = found.value
         path = folder / "training.json"

@@ -35,7 +35,7 @@ SYSTEMS += ("Lookahead", "Lookahead, prompt")
 def main(
     target: Literal["smollm2", "pocket"] = "smollm2",
     system: Annotated[list[str] | None, options.choice(SYSTEMS, "may be repeated (default: all)")] = None,
-    per_task: Annotated[int, options.whole("of each task", 1, "--prompts")] = 24,
+    per_task: Annotated[int, options.whole_number("of each task", 1, "--prompts")] = 24,
     max_new_tokens: options.NewTokens = 256,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/learning"),
     out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "results" / "cpu",

@@ -31,7 +31,7 @@ from specdec_lib.methods import METHODS, PLAIN, Unavailable
 from specdec_lib.models.loading import load_model
 from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.display import method_pictures, same_prompt, worked_example
-from specdec_lib.report.display.method_pictures import VERIFIER, Verified, verifier_tree
+from specdec_lib.report.display.method_pictures import VERIFIER, VerifiedDraft, verifier_tree
 from specdec_lib.report.display.stepper import stepper
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Examples:
         shown = verifier_tree() if page == VERIFIER else self.drafted(names[0])
         return {"picture": asdict(shown), "stepper": viewer.data, "static": viewer.static}
 
-    def drafted(self, name: str, most: int = 12, longest: int = 4) -> Verified:
+    def drafted(self, name: str, most: int = 12, longest: int = 4) -> VerifiedDraft:
         """The pass that shows most of a method's run after the first text it has one for: one that also rejects something, and
         that accepts at most ``longest`` tokens, so that it fits the page. ``most`` rejected nodes are shown, the first ones.
         LookupError if no pass accepts anything."""
@@ -145,7 +145,7 @@ class Examples:
         return shown_part(run.steps[number], run.tokens[emitted - 1], self.tokenizer, most)
 
 
-def shown_part(step: Step, root: int, tokenizer: PreTrainedTokenizerBase, most: int) -> Verified:
+def shown_part(step: Step, root: int, tokenizer: PreTrainedTokenizerBase, most: int) -> VerifiedDraft:
     """What a page shows of a step after the token ``root``: the accepted nodes, and at most ``most`` rejected ones that are no
     deeper than the first that was rejected."""
     decode = tokenizer.decode
@@ -163,7 +163,7 @@ def shown_part(step: Step, root: int, tokenizer: PreTrainedTokenizerBase, most: 
             place[node] = len(place) - 1
             rejected += node not in kept
     shown = [node for node in place if node >= 0]
-    return Verified(
+    return VerifiedDraft(
         tuple(place[tree.parents[node]] for node in shown),
         tuple(decode([tree.tokens[node]]) for node in shown),
         decode([root]),

@@ -179,13 +179,13 @@ def unpack(path: Path) -> list[dict[str, Any]]:
 
 def main(
     data: Annotated[Path, options.folder("of the answers; a run goes on here")] = Path("_build/companions"),
-    questions: Annotated[int, options.whole("turns that the model writes")] = 16384,
-    texts: Annotated[int, options.whole("answers that are edited", 0)] = 4000,
-    functions: Annotated[int, options.whole("of the standard library, with two tasks each", 0)] = 1500,
-    room: Annotated[int, options.whole("tokens decoded side by side")] = 700_000,
+    questions: Annotated[int, options.whole_number("turns that the model writes")] = 16384,
+    texts: Annotated[int, options.whole_number("answers that are edited", 0)] = 4000,
+    functions: Annotated[int, options.whole_number("of the standard library, with two tasks each", 0)] = 1500,
+    room: Annotated[int, options.whole_number("tokens decoded side by side")] = 700_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "bfloat16",
-    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+    seed: Annotated[int, options.whole_number("of all that is drawn", 0)] = 0,
 ) -> None:
     """Let SmolLM2 ask itself questions and answer them, for its companions to learn from."""
     target, tokenizer = load_model("smollm2", device, dtype)

@@ -63,7 +63,7 @@ def recorded(
             said: list[str] = []
             for turn in range(len(prompt.turns)):
                 ids = render(prompt, tokenizer, said)
-                kept = recordings.kept(recordings.key_of(weights, sampling, ids))
+                kept = recordings.lookup(recordings.key_of(weights, sampling, ids))
                 known = None if kept is None else kept.cut(LENGTH)
                 if known is None:
                     missing += 1
@@ -149,13 +149,13 @@ def main(
     device: options.Device = "auto",
     sets: Annotated[list[str] | None, options.choice(published_prompts.SETS, "may be repeated", "--set")] = None,
     method: Annotated[list[str] | None, options.choice(methods.METHODS, "may be repeated")] = None,
-    prompts: Annotated[int | None, options.whole("of each task, the first (default: all)")] = None,
+    prompts: Annotated[int | None, options.whole_number("of each task, the first (default: all)")] = None,
     only: Annotated[Literal["greedy", "sampled"] | None, typer.Option(help="which answers (default: all)")] = None,
     seeds: Annotated[
-        int, options.whole("sampled answers of each prompt and setting, at most")
+        int, options.whole_number("sampled answers of each prompt and setting, at most")
     ] = published_prompts.SEEDS,
-    store_tokens: Annotated[int, options.whole("tokens of each datastore, at most")] = 20_000_000,
-    dense_tokens: Annotated[int, options.whole("tokens whose states DReSD searches")] = 200_000,
+    store_tokens: Annotated[int, options.whole_number("tokens of each datastore, at most")] = 20_000_000,
+    dense_tokens: Annotated[int, options.whole_number("tokens whose states DReSD searches")] = 200_000,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/published"),
     out: Annotated[Path | None, options.folder("of the rows (default: data/results/DEVICE)")] = None,
 ) -> None:

@@ -44,7 +44,7 @@ def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple
 
 def main(
     device: options.Device = "auto",
-    room: Annotated[int, options.whole("tokens decoded side by side")] = 40_000,
+    room: Annotated[int, options.whole_number("tokens decoded side by side")] = 40_000,
     published: Annotated[bool, typer.Option("--published", help="prompts of the papers' own sets instead")] = False,
     out: Annotated[Path, options.OutputFile] = paths.RECORDINGS,
 ) -> None:
@@ -60,7 +60,7 @@ def main(
         left = [i for i, (prompt, _) in enumerate(jobs) if len(prompt.turns) > turn]
         contexts = {i: render(jobs[i][0], tokenizer, said[i]) for i in left}
         keys = {i: recordings.key_of(weights, jobs[i][1], contexts[i]) for i in left}
-        missing = [i for i in left if recordings.kept(keys[i]) is None]
+        missing = [i for i in left if recordings.lookup(keys[i]) is None]
         missing.sort(key=lambda i: (jobs[i][1].temperature, jobs[i][1].top_p, len(contexts[i])))
         done = 0
         while done < len(missing):
@@ -85,7 +85,7 @@ def main(
             done += len(batch)
             print(f"turn {turn + 1}: {done} of {len(missing)}, {time.monotonic() - begun:.0f} s", flush=True)
         for i in left:
-            said[i].append(tokenizer.decode(recordings.kept(keys[i]).tokens, skip_special_tokens=True))
+            said[i].append(tokenizer.decode(recordings.lookup(keys[i]).tokens, skip_special_tokens=True))
     count = recordings.commit(recordings.folder(), out, [weights], about)
     print(f"{count} outputs in {out.name}")
 

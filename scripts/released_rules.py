@@ -121,17 +121,17 @@ def shape_of(children: Mapping[str, int]) -> list[tuple[int, int]]:
 def accepted_as(p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, ranks: int) -> torch.Tensor:
     """By row and rank, (m, ranks): how likely the released rule accepts the child of a rank where the target emits ``tokens``.
 
-    Children are drawn from ``q`` without replacement and tried in turn. After a refusal ``p`` loses what ``q`` has, and ``q`` the
+    Children are drawn from ``q`` without replacement and tried in turn. After a rejection ``p`` loses what ``q`` has, and ``q`` the
     child. For each rank this is exact, given the children before it, of which :data:`DRAWS` lists are drawn.
     """
     rows, found = torch.arange(len(p)), torch.zeros(len(p), ranks)
     for _ in range(DRAWS):
-        left, drawn, refused = p, q, torch.ones(len(p))
+        left, drawn, rejected = p, q, torch.ones(len(p))
         for rank in range(ranks):
-            found[:, rank] += refused * torch.minimum(left[rows, tokens], drawn[rows, tokens])
+            found[:, rank] += rejected * torch.minimum(left[rows, tokens], drawn[rows, tokens])
             if rank + 1 < ranks:
                 child = torch.multinomial(drawn, 1)[:, 0]
-                refused = refused * (1 - left[rows, child] / drawn[rows, child]).clamp_min(0)
+                rejected = rejected * (1 - left[rows, child] / drawn[rows, child]).clamp_min(0)
                 left = torch.nn.functional.normalize((left - drawn).clamp_min(0), 1.0)
                 drawn = torch.nn.functional.normalize(drawn.index_put((rows, child), torch.zeros(())), 1.0)
     return found / DRAWS / p[rows, tokens, None]
@@ -380,11 +380,11 @@ def main(
     part: Annotated[
         list[str] | None, options.choice(PARTS, "may be repeated; others keep their rows (default: all)")
     ] = None,
-    per_task: Annotated[int, options.whole("of each of PLD+'s tasks", 1, "--prompts")] = 1,
+    per_task: Annotated[int, options.whole_number("of each of PLD+'s tasks", 1, "--prompts")] = 1,
     max_new_tokens: options.NewTokens = 40,
     answers: Annotated[Path, typer.Option(help="what heads learn from, and a store of SAM-Decoding")] = paths.SMOLLM2
     / "answers.npz",
-    learn: Annotated[int, options.whole("answers to train on")] = 100,
+    learn: Annotated[int, options.whole_number("answers to train on")] = 100,
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
     """Measure what rules of released codes are worth that this library does otherwise."""

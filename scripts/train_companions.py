@@ -206,26 +206,26 @@ def main(
     answers: Path = paths.SMOLLM2 / "answers.npz",
     out: Annotated[Path, options.folder("of the companions")] = paths.SMOLLM2,
     kind: Annotated[list[str] | None, options.choice(ALL, "may be repeated (default: all)")] = None,
-    count: Annotated[int, options.whole("greedy answers at most to learn from, one in 40 held out")] = 8000,
-    epochs: Annotated[int, options.whole("rounds over the answers, the most for heads that draft")] = 20,
-    batch: Annotated[int, options.whole("answers of a step")] = 16,
-    part: Annotated[int | None, options.whole("answers that heads that draft learn from (default: all)")] = None,
+    count: Annotated[int, options.whole_number("greedy answers at most to learn from, one in 40 held out")] = 8000,
+    epochs: Annotated[int, options.whole_number("rounds over the answers, the most for heads that draft")] = 20,
+    batch: Annotated[int, options.whole_number("answers of a step")] = 16,
+    part: Annotated[int | None, options.whole_number("answers that heads that draft learn from (default: all)")] = None,
     go_on: Annotated[
         bool, typer.Option(help="train the heads that are there further, with an optimiser that begins anew")
     ] = False,
     rate: Annotated[
         float | None, typer.Option(help="of heads that draft, at first (default: that of their recipe)")
     ] = None,
-    vocabulary: Annotated[int, options.whole("most frequent tokens that heads that draft learn; 0: all", 0)] = 0,
+    vocabulary: Annotated[int, options.whole_number("most frequent tokens that heads that draft learn; 0: all", 0)] = 0,
     average: Annotated[
         float, typer.Option(help="share that a step leaves of the average of the weights, which is kept")
     ] = 0.0,
     dropout: Annotated[float | None, typer.Option(help="in heads that draft (default: that of their recipe)")] = None,
-    held: Annotated[int | None, options.whole("held-out answers for heads that draft (default: all)")] = None,
+    held: Annotated[int | None, options.whole_number("held-out answers for heads that draft (default: all)")] = None,
     minutes: Annotated[float, typer.Option(help="after which the training of a kind ends, to go on later")] = math.inf,
     data: Annotated[Path, options.folder("of the target's states and the checkpoints")] = Path("_build/companions"),
     device: options.Device = "auto",
-    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+    seed: Annotated[int, options.whole_number("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train what SmolLM2 drafts with: Medusa, Hydra, EAGLE, acceptance heads of SpecDec++, and PLD+'s layer and heads."""
     repeatable()

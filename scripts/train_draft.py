@@ -207,9 +207,9 @@ def main(
     answers: Path = paths.SMOLLM2 / "answers.npz",
     out: Annotated[Path, options.folder("of the drafts")] = Path("_build/companions/drafts"),
     name: Annotated[list[str] | None, options.choice(tuple(RECIPES), "may be repeated (default: all)")] = None,
-    epochs: Annotated[int, options.whole("rounds over the answers")] = 8,
+    epochs: Annotated[int, options.whole_number("rounds over the answers")] = 8,
     device: options.Device = "auto",
-    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+    seed: Annotated[int, options.whole_number("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train draft models for SmolLM2 on its own answers; finished ones stay. The target's states take 7 GB of memory."""
     repeatable()

@@ -141,13 +141,15 @@ def train(
 
 def main(
     out: Annotated[Path, options.folder("a new one, which receives target/ and draft/")],
-    steps: Annotated[int, options.whole("of each of the two")] = 5000,
-    batch: Annotated[int, options.whole("rows of a step")] = 16,
-    length: Annotated[int, options.whole("tokens of a row")] = 768,
+    steps: Annotated[int, options.whole_number("of each of the two")] = 5000,
+    batch: Annotated[int, options.whole_number("rows of a step")] = 16,
+    length: Annotated[int, options.whole_number("tokens of a row")] = 768,
     rate: Annotated[float, typer.Option(help="highest learning rate")] = 2e-3,
-    modules: Annotated[int | None, options.whole("at most so many of the standard library (default: all)")] = None,
+    modules: Annotated[
+        int | None, options.whole_number("at most so many of the standard library (default: all)")
+    ] = None,
     device: options.Device = "cpu",
-    seed: Annotated[int, options.whole("of all that is drawn", 0)] = 0,
+    seed: Annotated[int, options.whole_number("of all that is drawn", 0)] = 0,
 ) -> None:
     """Train a pair like the pocket pair from nothing: a tokenizer, a small Llama target, and a draft distilled from it."""
     asked = {**locals(), "out": str(out)}

@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = names_of(
         "Drafter": "decoding.contract",
         "WrappedDrafter": "decoding.contract",
         "DraftTree": "decoding.tree",
-        "Passengers": "decoding.tree",
+        "AuxiliaryTokens": "decoding.tree",
         "Generation": "decoding.results",
         "Outputs": "decoding.outputs",
         "Runtime": "decoding.runtime",
@@ -25,4 +25,5 @@ __getattr__, __dir__, __all__ = names_of(
         "record": "decoding.generate",
         "replay": "decoding.loop",
     },
+    former={"Passengers": "AuxiliaryTokens"},
 )

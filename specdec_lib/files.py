@@ -363,7 +363,7 @@ def _manifests(folder: Path) -> list[dict]:
     return [about | {"file": name} for name, about in found if about and str(about.get("format", "")).startswith(OWN)]
 
 
-def foreign(folder: Path, names: Sequence[str] = (), marked: bool = True) -> Path | None:
+def foreign_entry(folder: Path, names: Sequence[str] = (), marked: bool = True) -> Path | None:
     """The first entry of a folder that the library did not write, if there is one.
 
     What it wrote are manifests and marks, what they list, what is called like one of ``names`` (patterns of ``fnmatch``), and
@@ -387,7 +387,7 @@ def foreign(folder: Path, names: Sequence[str] = (), marked: bool = True) -> Pat
             named = {path.name, path.name.removesuffix(UNFINISHED), path.name.removesuffix(ASIDE)}
             if not any(map(ours, named)) or not _manifests(path):
                 return path
-            if found := foreign(path, known):
+            if found := foreign_entry(path, known):
                 return found
         elif not ours(path.name) and not (path.name.endswith(LOCK) and _is_lock(path)):
             return path
@@ -399,17 +399,17 @@ def _listed(about: dict) -> Iterator[str]:
     for key in ("files", "names"):
         some = about.get(key)
         yield from (name for name in (some if isinstance(some, dict | list) else ()) if isinstance(name, str))
-    if objects(about.get("shards")):
+    if is_object_list(about.get("shards")):
         yield from (shard["name"] for shard in about["shards"] if isinstance(shard.get("name"), str))
 
 
 def _check_own(folder: Path, names: Sequence[str], marked: bool = True) -> None:
-    if os.path.lexists(folder) and (found := foreign(folder, names, marked)):
+    if os.path.lexists(folder) and (found := foreign_entry(folder, names, marked)):
         raise ForeignFile(f"{folder} stays: the library did not write {found}; move it away, or name another folder")
 
 
 def remove(folder: Path, names: Sequence[str] = (), marked: bool = True) -> None:
-    """Remove a folder that the library wrote (:func:`foreign`), file by file and its manifest last; ForeignFile if it holds
+    """Remove a folder that the library wrote (:func:`foreign_entry`), file by file and its manifest last; ForeignFile if it holds
     anything else."""
     _check_own(folder, names, marked)
     if folder.exists():
@@ -434,7 +434,7 @@ def check_target(path: Path, manifest: str, form: str, what: str, names: Sequenc
             raise ForeignFile(
                 f"{path} exists and is no {what}; give the name of a new folder, or of a {what} to replace"
             )
-        if found := foreign(path, names):
+        if found := foreign_entry(path, names):
             raise ForeignFile(f"{path} stays: {found} is no part of a {what}; move it away, or name another folder")
     why = cannot_write(beside(path, LOCK))
     if why:
@@ -445,7 +445,7 @@ def check_target(path: Path, manifest: str, form: str, what: str, names: Sequenc
 # Folders
 
 
-def present(target: Path) -> Path:
+def current_place(target: Path) -> Path:
     """Where the folder ``target`` is: set aside, if its replacement was interrupted between the two renames."""
     old = beside(target, ASIDE)
     return old if not target.exists() and old.exists() else target
@@ -461,13 +461,13 @@ def recover(target: Path, names: Sequence[str] = (), marked: bool = True) -> Non
         os.rename(old, target)
 
 
-def begin(path: Path, names: Sequence[str], key: Any = None) -> Path:
+def unfinished_folder(path: Path, names: Sequence[str], key: Any = None) -> Path:
     """The folder in which ``path`` is built: that of an interrupted run with the same ``key``, else an empty one.
 
     ``names`` are those of the files that the build writes. Called by whoever holds the lock.
     """
     unfinished = beside(path, UNFINISHED)
-    if key is not None and progress(unfinished).get("key") == key and not foreign(unfinished, names):
+    if key is not None and progress(unfinished).get("key") == key and not foreign_entry(unfinished, names):
         return unfinished
     remove(unfinished, names)
     unfinished.mkdir()
@@ -493,8 +493,8 @@ def note_progress(unfinished: Path, **about: Any) -> None:
 
 
 def swap_in(new: Path, target: Path, names: Sequence[str] = (), marked: bool = True) -> None:
-    """Put the finished folder ``new`` in the place of ``target``, which is no symbolic link; :func:`present` finds one of the
-    two at any moment. A ``target`` that holds anything but the library's own files (:func:`foreign`) is a ForeignFile."""
+    """Put the finished folder ``new`` in the place of ``target``, which is no symbolic link; :func:`current_place` finds one of the
+    two at any moment. A ``target`` that holds anything but the library's own files (:func:`foreign_entry`) is a ForeignFile."""
     old = beside(target, ASIDE)
     remove(old, names, marked)
     _check_own(target, names, marked)
@@ -530,7 +530,7 @@ def building(path: Path, names: Sequence[str], lock: Path | None = None) -> Iter
     raises leaves ``path`` as it was and nothing beside it."""
     with locked(lock or path):
         recover(path, names)
-        unfinished = begin(path, names)
+        unfinished = unfinished_folder(path, names)
         try:
             yield unfinished
             swap_in(unfinished, path, names)
@@ -560,7 +560,7 @@ def replace_folder(new: Path, target: Path, names: Sequence[str]) -> None:
 # Reading
 
 
-def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
+def read_one_build(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
     """What ``read`` makes of a folder, all of it of one build: again, if that was replaced meanwhile.
 
     A build is known by the file of its ``manifest``, which is kept open: its number cannot be given to another one, and no
@@ -568,7 +568,7 @@ def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
     """
     looks = 0
     for _ in range(ATTEMPTS):
-        folder, error, found = present(path), None, None
+        folder, error, found = current_place(path), None, None
         handle = _opened(folder / manifest)
         try:
             before = None if handle is None else _number(os.fstat(handle))
@@ -576,7 +576,7 @@ def whole(path: Path, manifest: str, read: Callable[[Path], T]) -> T:
                 found = read(folder)
             except (StoreError, FileNotFoundError) as failed:
                 error = failed
-            now, after = present(path), None
+            now, after = current_place(path), None
             with suppress(OSError):
                 after = _number(os.stat(now / manifest))
         finally:
@@ -622,22 +622,22 @@ def write_manifest(path: Path, form: str, content: dict, names: Sequence[str] = 
     write_json(path, {**about, "sha256": _own_sum(about)})
 
 
-def count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     """Whether a value of a manifest is a number of things, 0 or more."""
     return type(value) is int and 0 <= value < 2**62
 
 
-def text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether a value of a manifest is a text."""
     return isinstance(value, str)
 
 
-def text_or_none(value: Any) -> bool:
+def is_text_or_none(value: Any) -> bool:
     """Whether a value of a manifest is a text or not known."""
     return value is None or isinstance(value, str)
 
 
-def objects(value: Any) -> bool:
+def is_object_list(value: Any) -> bool:
     """Whether a value of a manifest is a list of objects."""
     return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
@@ -672,7 +672,7 @@ def read_manifest(
 
 
 def _describes(value: Any) -> bool:
-    return isinstance(value, dict) and count(value.get("bytes")) and text(value.get("sha256"))
+    return isinstance(value, dict) and is_count(value.get("bytes")) and is_text(value.get("sha256"))
 
 
 def check_sums(folder: Path, files: dict[str, dict]) -> None:
@@ -693,7 +693,7 @@ def check_opened(path: Path, manifest: str, about: dict) -> None:
             raise StoreError(f"{folder / manifest} was altered, or built again, since it was opened; open it again")
         check_sums(folder, about["files"])
 
-    whole(path, manifest, check)
+    read_one_build(path, manifest, check)
 
 
 def check_unpacked(path: Path, most: int = 1 << 30) -> None:
@@ -704,7 +704,7 @@ def check_unpacked(path: Path, most: int = 1 << 30) -> None:
         raise ValueError(f"{path} unpacks to {total:,} bytes; expected at most {most:,}")
 
 
-def unpacked(path: Path, most: int = 1 << 30) -> bytes:
+def unpack_gzip(path: Path, most: int = 1 << 30) -> bytes:
     """The content of a .gz file; ValueError if it is damaged, or more than ``most`` bytes."""
     try:
         with gzip.open(path) as packed:

@@ -1,4 +1,4 @@
-"""The one table of methods: what each is called, how it is built for a pair of models, what it needs and how it is priced.
+"""The one table of methods: what each is called, how it is built for a pair of models, what it needs and what drafting costs.
 
 A new method is a drafter in a file of its own and one row of :data:`METHODS`, which comparisons and the losslessness suite read.
 How the book shows it stands in ``specdec_lib.report.appearance``.
@@ -33,14 +33,15 @@ from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.eagle2 import Eagle2
 from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
-from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.one_tree import OneTree, WorthItsCost
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
 from specdec_lib.drafters.stopping import Confidence
 from specdec_lib.drafters.token_recycling import levels_for
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
+from specdec_lib.lazy import former_attribute, former_keywords
 
 #: Plain decoding, which every method is compared with: its name, also in recorded values.
 PLAIN = "plain"
@@ -55,7 +56,7 @@ class Workbench(Protocol):
 
     Attributes are built on first access; a missing one raises :class:`Unavailable`. ``sparse`` is a
     datastore of text, ``dense`` an index of the target's states or what searches like one, ``layer`` the layer whose states
-    tell best where to copy from, ``heads`` are the target's induction heads as (block, head), ``prices`` those of passes of
+    tell best where to copy from, ``heads`` are the target's induction heads as (block, head), ``costs`` those of passes of
     target and draft model; ``tree_probabilities`` name what one tree drafts from.
     """
 
@@ -68,7 +69,7 @@ class Workbench(Protocol):
     layer: int
     heads: Sequence[tuple[int, int]]
     acceptance_head: AcceptanceHead
-    prices: PassPrices
+    costs: PassCosts
     tree_probabilities: TreeProbabilities
 
     def draft_heads(self, kind: str) -> DraftHead:
@@ -85,6 +86,7 @@ Maker = Callable[[Workbench], Drafter]
 SizedMaker = Callable[[Workbench, int], Drafter]
 
 
+@former_keywords(price="cost_per")
 @dataclass(frozen=True)
 class Method:
     """A row of :data:`METHODS`."""
@@ -99,7 +101,7 @@ class Method:
     #: output is that of plain decoding unless the method is lossy.
     exact: Literal["exact", "in distribution", "lossy"] = "exact"
     #: Whether drafting costs a time for each step, for each drafted token or for each level of the tree.
-    price: Literal["step", "token", "level"] = "step"
+    cost_per: Literal["step", "token", "level"] = "step"
     #: Draft length K where none is asked for; None for drafts that are not limited by a K.
     length: int | None = None
     #: Whether it is measured without or with what it learned from earlier prompts of the same measurement.
@@ -114,6 +116,7 @@ class Method:
     #: What a user must have: nothing but the model, text like the answers, a draft model, heads that were trained for the model,
     #: or several of these.
     needs: Literal["nothing", "text", "draft", "training", "several"] = "nothing"
+    price = former_attribute("cost_per")
 
 
 def _draft(bench: Workbench) -> PreTrainedModel:
@@ -128,7 +131,7 @@ _GENEROUS: dict[str, Maker] = {
     "PLD+ (h)": lambda bench: PromptLookupHidden(bench.layer, 70),
     "REST": lambda bench: Rest(bench.sparse, choices=64, min_ngram=1),
     "SpecDec": lambda bench: AdaptiveDraftModel(
-        _draft(bench), WorthItsPrice(), min_tokens=0, max_tokens=10, runtime=bench.draft_runtime
+        _draft(bench), WorthItsCost(), min_tokens=0, max_tokens=10, runtime=bench.draft_runtime
     ),
 }
 #: What one tree drafts from unless other sources are named.
@@ -162,7 +165,7 @@ def _one_tree(bench: Workbench) -> OneTree:
     sources = tree_sources(bench, fitted.sources)
     if not sources:
         raise Unavailable(f"what at least one of its sources needs: {', '.join(fitted.sources)}")
-    return OneTree(sources, bench.prices, fitted)
+    return OneTree(sources, bench.costs, fitted)
 
 
 _ROWS = (
@@ -194,14 +197,14 @@ _ROWS = (
     Method(
         "SpecDec", "A small model of the same vocabulary drafts a fixed number of tokens.", DraftModel,
         lambda bench: DraftModel(_draft(bench), bench.length("SpecDec"), runtime=bench.draft_runtime),
-        exact="in distribution", price="token", length=4, network=True,
+        exact="in distribution", cost_per="token", length=4, network=True,
         variants={"SpecDec, adaptive": lambda bench: AdaptiveDraftModel(_draft(bench), Confidence(0.4))},
         sized=lambda bench, width: DraftModel(_draft(bench), width - 1, runtime=bench.draft_runtime), needs="draft",
     ),
     Method(
         "SpecDec++", "A small model drafts until a trained head expects a rejection.", SpecDecPP,
         lambda bench: SpecDecPP(_draft(bench), bench.acceptance_head, runtime=bench.draft_runtime),
-        exact="in distribution", price="token", network=True,
+        exact="in distribution", cost_per="token", network=True,
         needs="draft",
     ),
     Method(
@@ -242,20 +245,20 @@ _ROWS = (
         "Hydra", "Medusa's heads, each of which also reads the tokens drafted before.", Hydra,
         lambda bench: Hydra(bench.target, bench.draft_heads("hydra")),
         variants={"Hydra, grown tree": lambda bench: Hydra.grown(bench.target, bench.draft_heads("hydra"))},
-        price="level", network=True,
+        cost_per="level", network=True,
         needs="training", sized=lambda bench, width: Hydra.grown(bench.target, bench.draft_heads("hydra"), width - 1),
     ),
     Method(
         "EAGLE", "One trained decoder layer continues the target's states on a fixed tree.", Eagle,
         lambda bench: Eagle(bench.target, bench.draft_heads("eagle")),
         variants={"EAGLE, grown tree": lambda bench: Eagle.grown(bench.target, bench.draft_heads("eagle"))},
-        exact="in distribution", price="level", network=True,
+        exact="in distribution", cost_per="level", network=True,
         needs="training", sized=lambda bench, width: Eagle.grown(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(
         "EAGLE-2", "EAGLE's layer, on the tree of the nodes that it is most sure of.", Eagle2,
         lambda bench: Eagle2(bench.target, bench.draft_heads("eagle")),
-        price="level", network=True,
+        cost_per="level", network=True,
         needs="training", sized=lambda bench, width: Eagle2.of_size(bench.target, bench.draft_heads("eagle"), width - 1),
     ),
     Method(

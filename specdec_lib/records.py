@@ -85,7 +85,7 @@ def is_json_lines(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
+def open_unpacked(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
     """Open ``path`` for reading, or what is packed in it: of ``NAME.zip`` the file ``inside``, by default NAME."""
     try:
         if packing(path) == ".gz":
@@ -109,7 +109,7 @@ def opened(path: Path, inside: str = "") -> Iterator[IO[bytes]]:
 def _numbered_lines(path: Path, inside: str = "", begin: int = 0, end: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield the lines of ``path`` (UTF-8, packed or not) with their numbers, without their ends; of an unpacked file those
     that start in a range of bytes, if one is given."""
-    with opened(path, inside) as stream:
+    with open_unpacked(path, inside) as stream:
         at = 0
         if begin > 0:
             # The line of the byte before ends before the range or in it, and starts before it.
@@ -132,7 +132,7 @@ def read_text(path: Path) -> str:
 
 
 def read_jsonl(path: Path, inside: str = "", begin: int = 0, end: int | None = None) -> Iterator[Record]:
-    """Yield the rows of a JSON-lines file as they are read, without blank lines; ``inside`` is as for :func:`opened`.
+    """Yield the rows of a JSON-lines file as they are read, without blank lines; ``inside`` is as for :func:`open_unpacked`.
 
     With a range, only those whose first byte is one of ``begin`` to ``end - 1``; the file is not packed then.
     """

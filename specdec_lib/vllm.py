@@ -36,14 +36,14 @@ import numpy as np
 
 from specdec_lib.datastores.sharded import ShardedSuffixIndex, open_suffix_index
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Context, Drafter, check_drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import PromptLookup, Rest, SamDecoding, SuffixDecoding
 from specdec_lib.drafters.merged_tree import BUCKETS, MergedTree
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.files import named, write_atomic
 
 #: Releases of vLLM that the tests run with, by how their version begins.
@@ -51,7 +51,7 @@ TESTED = ("0.32.",)
 #: The environment variable that :func:`Proposer` reads: a JSON object, or the path of a file with one.
 SETTINGS = "SPECDEC_VLLM"
 #: What such an object may hold.
-_KEYS = ("drafter", "arguments", "store", "sources", "prices", "measure")
+_KEYS = ("drafter", "arguments", "store", "sources", "costs", "measure")
 #: Tokens of earlier outputs that SuffixDecoding remembers, at some 170 bytes each; then it begins again.
 REMEMBERED = 200_000
 #: Calls for which the state of a request is kept that is not in the batch: it may have been preempted.
@@ -104,41 +104,41 @@ def check_tokens_alone(drafter: Drafter) -> None:
             raise ValueError(f"{part!r} needs {needed}, and vLLM gives a proposer tokens alone; use {instead} instead")
 
 
-# The price of a pass.
+# The cost of a pass.
 
 
-class BatchPrices:
-    """Price of a pass by the number of requests in it and of drafted tokens, in any one unit.
+class BatchCosts:
+    """Cost of a pass by the number of requests in it and of drafted tokens, in any one unit of time.
 
-    ``batches`` has for each measured number of requests the price by drafted tokens of all requests together; 0 must be among
-    them. Between what was measured the price is linear; beyond it the last line goes on.
+    ``batches`` has for each measured number of requests the cost by drafted tokens of all requests together; 0 must be among
+    them. Between what was measured the cost is linear; beyond it the last line goes on.
     """
 
     def __init__(self, batches: Mapping[int, Mapping[int, float]], name: str = "given"):
         if not batches:
-            raise ValueError("batches is empty; expected prices by number of requests")
-        for batch, prices in batches.items():
-            whole("a number of requests", batch, 1)
-            for drafted, price in prices.items():
-                whole("a number of drafted tokens", drafted)
-                if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < math.inf:
-                    raise ValueError(f"the price of {batch} requests with {drafted} drafted tokens is {price!r}")
-            if 0 not in prices:
-                raise ValueError(f"batches[{batch}] has no price for 0 drafted tokens")
+            raise ValueError("batches is empty; expected costs by number of requests")
+        for batch, costs in batches.items():
+            whole_number("a number of requests", batch, 1)
+            for drafted, cost in costs.items():
+                whole_number("a number of drafted tokens", drafted)
+                if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 < cost < math.inf:
+                    raise ValueError(f"the cost of {batch} requests with {drafted} drafted tokens is {cost!r}")
+            if 0 not in costs:
+                raise ValueError(f"batches[{batch}] has no cost for 0 drafted tokens")
         self.batches, self.name = {batch: dict(sorted(batches[batch].items())) for batch in sorted(batches)}, name
         self._curves: dict[int, np.ndarray] = {}
 
     def _measured(self, batch: int, drafted: np.ndarray) -> np.ndarray:
         known = np.array(list(self.batches[batch]), float)
-        prices = np.array(list(self.batches[batch].values()))
-        curve = np.interp(drafted, known, prices)
+        costs = np.array(list(self.batches[batch].values()))
+        curve = np.interp(drafted, known, costs)
         if len(known) > 1:
-            slope = max((prices[-1] - prices[-2]) / (known[-1] - known[-2]), 0.0)
+            slope = max((costs[-1] - costs[-2]) / (known[-1] - known[-2]), 0.0)
             curve += slope * np.maximum(drafted - known[-1], 0.0)
         return curve
 
     def curve(self, batch: int, most: int) -> np.ndarray:
-        """Prices of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
+        """Costs of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
         curve = self._curves.get(batch)
         if curve is None or len(curve) <= most:
             drafted, sizes = np.arange(most + 1, dtype=float), list(self.batches)
@@ -153,35 +153,35 @@ class BatchPrices:
         return curve[: most + 1]
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file that :func:`read_prices` reads."""
-        batches = {str(batch): {str(n): price for n, price in prices.items()} for batch, prices in self.batches.items()}
+        """Write a JSON file that :func:`read_costs` reads."""
+        batches = {str(batch): {str(n): cost for n, cost in costs.items()} for batch, costs in self.batches.items()}
         write_atomic(Path(path), json.dumps({"name": self.name, "batches": batches}, indent=1) + "\n")
 
 
-class WidthPrices:
-    """Prices of ``python -m specdec_lib calibrate``, which go by all tokens of a pass, whosever they are."""
+class WidthCosts:
+    """Costs of ``python -m specdec_lib calibrate``, which go by all tokens of a pass, whosever they are."""
 
-    def __init__(self, prices: PassPrices):
-        self.prices, self.name = prices, prices.name
+    def __init__(self, costs: PassCosts):
+        self.costs, self.name = costs, costs.name
 
     def curve(self, batch: int, most: int) -> np.ndarray:
-        """Prices of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
-        return self.prices.curve(batch + most)[batch - 1 :]
+        """Costs of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
+        return self.costs.curve(batch + most)[batch - 1 :]
 
 
-def read_prices(path: str | Path) -> BatchPrices | WidthPrices:
-    """Prices in a file of ``calibrate-vllm`` or ``calibrate``, or those of :data:`CURVES` by their name."""
+def read_costs(path: str | Path) -> BatchCosts | WidthCosts:
+    """Costs in a file of ``calibrate-vllm`` or ``calibrate``, or those of :data:`CURVES` by their name."""
     if str(path) in CURVES:
-        return WidthPrices(CURVES[str(path)])
+        return WidthCosts(CURVES[str(path)])
     try:
         about = json.loads(named(path).read_text(encoding="utf-8"))
         if "batches" not in about:
-            return WidthPrices(PassPrices.load(path))
-        batches = {int(batch): {int(n): price for n, price in of.items()} for batch, of in about["batches"].items()}
-        return BatchPrices(batches, str(about.get("name", path)))
+            return WidthCosts(PassCosts.load(path))
+        batches = {int(batch): {int(n): cost for n, cost in of.items()} for batch, of in about["batches"].items()}
+        return BatchCosts(batches, str(about.get("name", path)))
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} holds no prices ({type(error).__name__}: {error}); measure them with `python -m specdec_lib "
+            f"{path} holds no costs ({type(error).__name__}: {error}); measure them with `python -m specdec_lib "
             f"calibrate-vllm MODEL --out FILE`, or name one of {', '.join(CURVES)}"
         ) from None
 
@@ -323,36 +323,36 @@ class _Time:
 
     def __init__(self) -> None:
         self._worth: dict[int, float] = {}
-        self._unit, self._price, self._ended = 0.0, 0.0, 0.0
+        self._unit, self._cost, self._ended = 0.0, 0.0, 0.0
 
     def resting(self, asked: int, call: int) -> bool:
         return self._worth.get(asked, 0.0) < 0 and call % self.PROBE_EVERY != 0
 
-    def spent(self, asked: int, began: float, saved: float, price: float, compare: bool) -> None:
-        """Note a call that began then, what its drafts are expected to save, and the price of the pass to come."""
+    def spent(self, asked: int, began: float, saved: float, cost: float, compare: bool) -> None:
+        """Note a call that began then, what its drafts are expected to save, and the cost of the pass to come."""
         now = time.perf_counter()
-        if self._price:  # of the last pass, which took from the end of the last call to the beginning of this one
-            unit = (began - self._ended) / self._price
+        if self._cost:  # of the last pass, which took from the end of the last call to the beginning of this one
+            unit = (began - self._ended) / self._cost
             # A pause between two requests is no pass.
             self._unit += 0.1 * (min(unit, 2 * self._unit) - self._unit) if self._unit else unit
         if compare:
             worth = self._worth.get(asked, 0.0)
             self._worth[asked] = worth + 0.2 * (saved * self._unit - (now - began) - worth)
-        self._price, self._ended = price, now
+        self._cost, self._ended = cost, now
 
 
 class _Speculator:
     """What vLLM calls: once when the engine starts, and once for each pass over a batch."""
 
     def __init__(
-        self, make: Callable[[], Drafter], prices: BatchPrices | WidthPrices | str | Path | None, vllm_config: Any
+        self, make: Callable[[], Drafter], costs: BatchCosts | WidthCosts | str | Path | None, vllm_config: Any
     ):
         _check_version()
         self.most = vllm_config.speculative_config.num_speculative_tokens
         self.longest = vllm_config.model_config.max_model_len
         self.vocabulary = vllm_config.model_config.get_vocab_size()
         self._requests_at_once = vllm_config.scheduler_config.max_num_seqs
-        self.prices = read_prices(prices) if isinstance(prices, str | Path) else prices
+        self.costs = read_costs(costs) if isinstance(costs, str | Path) else costs
         self._make, self._first = make, make()
         check_tokens_alone(self._first)
         self._shares = all(type(part) in _SHALLOW for part in _parts(self._first))
@@ -361,8 +361,8 @@ class _Speculator:
         self._places: list[_Request | None] = []
         self._call, self.hits, self._time, self._failed = 0, _Hits(), _Time(), _Once()
         self._try_out()
-        if self.prices is None:
-            _log.info("No prices of passes: every draft is sent at its full length, however large the batch")
+        if self.costs is None:
+            _log.info("No costs of passes: every draft is sent at its full length, however large the batch")
 
     def _try_out(self) -> None:
         """Draft once before the engine serves: what is compiled is compiled now, and what cannot work is refused now."""
@@ -372,8 +372,8 @@ class _Speculator:
         drafter.start(context)
         for _ in range(3):
             draft = drafter.propose(context, self.most)
-            if draft.passengers is not None:
-                raise ValueError(f"the drafts of {drafter!r} have passengers, which vLLM cannot verify")
+            if draft.auxiliary is not None:
+                raise ValueError(f"the drafts of {drafter!r} have auxiliary tokens, which vLLM cannot verify")
             if draft.probabilities is not None:
                 raise ValueError(
                     f"{drafter!r} drafts with probabilities, which vLLM's interface does not take; use vLLM's own "
@@ -431,13 +431,13 @@ class _Speculator:
             likely += [(-chance, place, depth) for depth, chance in enumerate(chances, start=1)]
         self._places = places
         drafts: list[list[int]] = [[] for _ in sampled]
-        lengths, saved, price = self._lengths(asked, likely)
+        lengths, saved, cost = self._lengths(asked, likely)
         for place, length in lengths.items():
             places[place].sent = length
             drafts[place] = places[place].chain[:length]
         self._forget()
-        if self.prices is not None:
-            self._time.spent(asked, began, saved, price, compare=not (resting or begins))
+        if self.costs is not None:
+            self._time.spent(asked, began, saved, cost, compare=not (resting or begins))
         return drafts
 
     def _found(self, place: int, row: np.ndarray, before: int) -> _Request:
@@ -503,25 +503,25 @@ class _Speculator:
         return chances
 
     def _lengths(self, asked: int, likely: list[tuple[float, int, int]]) -> tuple[dict[int, int], float, float]:
-        """How many tokens of its draft each row sends: those that maximise emitted tokens per unit of a pass's price.
+        """How many tokens of its draft each row sends: those that maximise emitted tokens per unit of a pass's cost.
 
-        A token is never likelier than the one before it, so the best choice of n tokens are the n likeliest, whatever the prices.
-        Also what the drafts are expected to save, and the price of the pass.
+        A token is never likelier than the one before it, so the best choice of n tokens are the n likeliest, whatever the costs.
+        Also what the drafts are expected to save, and the cost of the pass.
         """
-        saved = price = 0.0
-        if self.prices is not None and asked:
+        saved = cost = 0.0
+        if self.costs is not None and asked:
             likely.sort()
-            curve = self.prices.curve(asked, len(likely))
+            curve = self.costs.curve(asked, len(likely))
             emitted = np.full(len(likely) + 1, float(asked))
             emitted[1:] += np.cumsum([-chance for chance, _, _ in likely])
             best = int(np.argmax(emitted / curve))
-            price = float(curve[best])
-            saved = float(curve[0] * emitted[best] / asked) - price
+            cost = float(curve[best])
+            saved = float(curve[0] * emitted[best] / asked) - cost
             likely = likely[:best]
         lengths: dict[int, int] = {}
         for _, place, depth in likely:
             lengths[place] = max(depth, lengths.get(place, 0))
-        return lengths, saved, price
+        return lengths, saved, cost
 
     def _remove(self, state: _Request) -> None:
         same = self._states[state.length]
@@ -610,7 +610,7 @@ def _mend_temperatures() -> None:
 
 
 def proposer(
-    make: Callable[[], Drafter], prices: BatchPrices | WidthPrices | str | Path | None = None
+    make: Callable[[], Drafter], costs: BatchCosts | WidthCosts | str | Path | None = None
 ) -> Callable[[Any], Any]:
     """Return what vLLM makes a proposer with: ``{"method": "custom_class", "model": "module.NAME"}``.
 
@@ -619,7 +619,7 @@ def proposer(
     make : callable
         Makes the drafter. It is called once; requests share its stores and what it learns. Of a drafter that is none of this
         library's own one is made for each request at once.
-    prices : BatchPrices, WidthPrices or path, optional
+    costs : BatchCosts, WidthCosts or path, optional
         What a pass costs by its requests and drafted tokens: a file of ``python -m specdec_lib
         calibrate-vllm`` or ``calibrate``, or ``"cpu"``, ``"gpu"``, ``"server"``. Drafts are then as long as pays for the whole
         batch, down to none. Without it each has ``num_speculative_tokens``, if the drafter has so many.
@@ -627,12 +627,12 @@ def proposer(
     Raises
     ------
     ValueError
-        When the engine starts: the drafter needs more than tokens, its store is of another vocabulary, or ``prices`` cannot be
+        When the engine starts: the drafter needs more than tokens, its store is of another vocabulary, or ``costs`` cannot be
         read.
     """
     if not callable(make):
         raise TypeError(f"make is {make!r}; expected a function that makes a drafter: proposer(lambda: PromptLookup())")
-    return partial(_Speculator, make, prices)
+    return partial(_Speculator, make, costs)
 
 
 # Without a file of one's own.
@@ -668,7 +668,7 @@ _MAKERS: dict[str, Callable[[int, Any, dict[str, Any]], Drafter]] = {
 }
 
 
-def drafter_named(settings: Mapping[str, Any], most: int) -> Drafter:
+def drafter_of_settings(settings: Mapping[str, Any], most: int) -> Drafter:
     """The drafter of :func:`Proposer`'s settings, for drafts of at most ``most`` tokens."""
     name = one_of("drafter", settings["drafter"], (*_MAKERS, "One tree"))
     store = open_suffix_index(settings["store"]) if "store" in settings else None
@@ -690,21 +690,21 @@ def drafter_named(settings: Mapping[str, Any], most: int) -> Drafter:
         # What every source shares is in the store of REST already.
         sources[source] = _MAKERS[source](most, store if source in needs_store else None, {})
     # The whole batch decides what a token may cost, so that the tree itself takes all that it finds.
-    return OneTree(sources, PassPrices({1: 1.0}), room=_ROOM, **given)
+    return OneTree(sources, PassCosts({1: 1.0}), room=_ROOM, **given)
 
 
 def Proposer(vllm_config: Any) -> Any:
     """What vLLM makes of ``"model": "specdec_lib.vllm.Proposer"``: the drafter that :data:`SETTINGS` names.
 
     ``{"drafter": "PLD"}``, or ``"REST"``, ``"SuffixDecoding"``, ``"SAM-Decoding"``, ``"One tree"``; with ``"store"``, the folder of
-    a datastore, ``"prices"`` (:func:`proposer`), ``"arguments"`` of the drafter's class, and ``"sources"`` of one tree.
+    a datastore, ``"costs"`` (:func:`proposer`), ``"arguments"`` of the drafter's class, and ``"sources"`` of one tree.
     ``{"measure": FILE}`` drafts arbitrary tokens instead, and writes what passes take.
     """
     settings = _settings()
     most = vllm_config.speculative_config.num_speculative_tokens
     if "measure" in settings:
         return _Measuring(settings["measure"], vllm_config)
-    return _Speculator(partial(drafter_named, settings, most), settings.get("prices"), vllm_config)
+    return _Speculator(partial(drafter_of_settings, settings, most), settings.get("costs"), vllm_config)
 
 
 class _Measuring:
@@ -747,4 +747,4 @@ class _Measuring:
                 medians = np.maximum.accumulate([float(np.median(seconds[drafted])) for drafted in known])
                 batches[batch] = dict(zip(known, medians.tolist(), strict=True))
         if batches:
-            BatchPrices(batches, self.name).save(self.path)
+            BatchCosts(batches, self.name).save(self.path)

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib import Capture, Context, Drafter, DraftTree, Outputs, Passengers, Runtime, Sampling
+from specdec_lib import AuxiliaryTokens, Capture, Context, Drafter, DraftTree, Outputs, Runtime, Sampling
 from specdec_lib.datastores import DenseIndex, SuffixIndex
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, PromptLookup, Rest, SpecDecPP, stopping
 from specdec_lib.drafters.eagle import Eagle
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import KINDS, DraftHead
@@ -92,7 +92,7 @@ def shuffled(tree: DraftTree, rng: random.Random) -> DraftTree:
 
 
 class Riding(Chaos):
-    """Chaos with random passengers in every pass, at positions and with masks of their own."""
+    """Chaos with random auxiliary tokens in every pass, at positions and with masks of their own."""
 
     def __init__(self, text: Sequence[int], seed: int = 0, most: int = 5, **options):
         super().__init__(text, seed, **options)
@@ -104,11 +104,11 @@ class Riding(Chaos):
         tokens = [rng.randrange(context.vocabulary) for _ in range(count)]
         depths = [rng.randrange(300) if rng.random() < 0.1 else rng.randrange(9) for _ in range(count)]
         visible = np.random.default_rng(rng.randrange(2**32)).random((count, 1 + len(tree) + count)) < 0.5
-        return tree.annotated(passengers=Passengers(tokens, depths, visible))
+        return tree.annotated(auxiliary=AuxiliaryTokens(tokens, depths, visible))
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, 2)
-        assert outputs.passenger_tokens.shape == (tree.width - len(tree) - 1, 2)
+        assert outputs.auxiliary_tokens.shape == (tree.width - len(tree) - 1, 2)
 
 
 class Perfect(Drafter):
@@ -142,7 +142,7 @@ class TextBench:
     """
 
     draft_runtime = None
-    prices = PassPrices({1: 1.0, 64: 1.5}, drafted_token=0.05)
+    costs = PassCosts({1: 1.0, 64: 1.5}, drafted_token=0.05)
     layer, heads = 1, ((0, 1), (1, 3))
 
     def __init__(self, library: Library, family: str, text: Sequence[int], seed: int):

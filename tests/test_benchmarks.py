@@ -105,18 +105,18 @@ def test_speeds_are_ratios_within_a_round_and_what_did_not_run_is_not_available(
     now = [0.0]
     monkeypatch.setattr(seconds, "clock", lambda: now[0])
 
-    def way(price):
+    def way(cost):
         def run(ids, note):
-            for cost in (10, price, price):
-                now[0] += cost
+            for spent in (10, cost, cost):
+                now[0] += spent
                 note()
             return [1, 2, 3]
 
         return run
 
-    prices = {"plain": 2, "pld": 1, "transformers": 4, "transformers_lookup": 3}
+    costs = {"plain": 2, "pld": 1, "transformers": 4, "transformers_lookup": 3}
     asked = {kind: [1] for kind in seconds.KINDS}
-    rate, first, tokens = seconds.speeds({name: way(price) for name, price in prices.items()}, asked, 3)
+    rate, first, tokens = seconds.speeds({name: way(cost) for name, cost in costs.items()}, asked, 3)
     found = seconds.numbers_of_speeds(rate, first)
     assert found["summary_plain_tokens_per_s"].value == 0.5 and found["summary_plain_first_token_s"].value == 10
     assert found["rename_pld_over_plain"].value == 2 and found["summary_plain_over_transformers"].value == 2

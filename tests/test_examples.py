@@ -23,7 +23,7 @@ WITHOUT = {
 NAMES_WITHOUT = {
     *("clock.DeviceClock", "runtime.CudaRecorder"),
     *("attention.settings", "attention.install", "attention.AttentionRows"),
-    *("merged_tree.judged", "merged_tree.judge_sources", "merged_tree.learn"),
+    *("merged_tree.visit_emitted", "merged_tree.judge_sources", "merged_tree.learn"),
     *(
         "build.check_target",
         "dense.check_target",
@@ -36,7 +36,7 @@ NAMES_WITHOUT = {
     *("sharded_build.ShardJob", "sharded_build.build_here"),
     *("sharded_build.DenseJob", "sharded_build.embed_shard", "sharded_build.index_shard"),
     "loading.check_threads",
-    *("one_tree.fit", "one_tree.judged_on"),  # the command fit-tree and chapter 8
+    *("one_tree.fit", "one_tree.node_outcomes"),  # the command fit-tree and chapter 8
     "exact_search.ExactIndex",
 }
 pytestmark = pytest.mark.skipif(paths.ROOT is None, reason="needs a checkout")

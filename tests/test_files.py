@@ -203,9 +203,9 @@ def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_read(tmp_pa
     with pytest.raises(ValueError, match="unpacks to 4,194,304 bytes; expected at most 1,048,576"):
         files.check_unpacked(tmp_path / "bomb.npz", 1 << 20)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"0" * (1 << 22)))
-    assert len(files.unpacked(tmp_path / "bomb.gz", 1 << 22)) == 1 << 22
+    assert len(files.unpack_gzip(tmp_path / "bomb.gz", 1 << 22)) == 1 << 22
     with pytest.raises(ValueError, match="bomb.gz unpacks to more than 1,048,576 bytes"):
-        files.unpacked(tmp_path / "bomb.gz", 1 << 20)
+        files.unpack_gzip(tmp_path / "bomb.gz", 1 << 20)
 
 
 def test_what_others_wrote_does_not_steer_a_terminal():

@@ -20,12 +20,12 @@ from specdec_lib.drafters import (
     TokenRecycling,
 )
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.vllm import BatchPrices, proposer
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
+from specdec_lib.vllm import BatchCosts, proposer
 from tests.datastores import stores
 
 VOCABULARY, LONGEST = 50, 400
-FLAT = PassPrices({1: 1.0})
+FLAT = PassCosts({1: 1.0})
 
 
 def config(most=4, at_once=8, longest=LONGEST, vocabulary=VOCABULARY):
@@ -141,11 +141,11 @@ class Checked(Drafter):
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("prices", [None, "server"])
-def test_whatever_the_scheduler_does(seed, prices, caplog):
+@pytest.mark.parametrize("costs", [None, "server"])
+def test_whatever_the_scheduler_does(seed, costs, caplog):
     """Requests over three tokens come, go, come back, are read in chunks, have their drafts cut, or are not asked for."""
     drawn = np.random.default_rng(seed)
-    engine = Engine(proposer(Checked, prices)(config(at_once=6)), 6)
+    engine = Engine(proposer(Checked, costs)(config(at_once=6)), 6)
     gone, number = [], 0
     with caplog.at_level(logging.ERROR, "vllm.specdec_lib"):
         for _ in range(150):
@@ -410,30 +410,30 @@ def test_another_release_of_vllm_is_a_sentence_where_the_engine_starts(monkeypat
         assert ("This is vLLM 0.33.0; specdec_lib.vllm is tested with 0.32.x." in caplog.text) == warned
 
 
-def test_lengths_maximise_tokens_per_price():
+def test_lengths_maximise_tokens_per_cost():
     """Against all choices of prefixes, for two requests."""
     drawn = np.random.default_rng(1)
     for _ in range(50):
-        price = np.cumsum(drawn.random(7)) + 1
-        made = proposer(PromptLookup, BatchPrices({2: dict(enumerate(price))}))(config())
+        cost = np.cumsum(drawn.random(7)) + 1
+        made = proposer(PromptLookup, BatchCosts({2: dict(enumerate(cost))}))(config())
         chances = np.sort(drawn.random((2, 3)))[:, ::-1]
         likely = [(-chances[row, depth - 1], row, depth) for row in range(2) for depth in (1, 2, 3)]
 
         def rate(first, second):
-            return (2 + chances[0, :first].sum() + chances[1, :second].sum()) / price[first + second]
+            return (2 + chances[0, :first].sum() + chances[1, :second].sum()) / cost[first + second]
 
         best = max(rate(first, second) for first in range(4) for second in range(4))
         chosen, saved, spent = made._lengths(2, likely)
-        assert spent == price[sum(chosen.values())]
+        assert spent == cost[sum(chosen.values())]
         assert rate(chosen.get(0, 0), chosen.get(1, 0)) == pytest.approx(best)
 
 
 def test_drafts_shorten_as_the_batch_grows(store):
-    """With a server's prices, which rise from eight tokens on, eight requests draft less each than one, and 64 nothing."""
-    prices = BatchPrices({1: {0: 1, 8: 1}, 8: {0: 1, 8: 1.6, 64: 6}, 64: {0: 8, 64: 16, 128: 24}})
+    """With a server's costs, which rise from eight tokens on, eight requests draft less each than one, and 64 nothing."""
+    costs = BatchCosts({1: {0: 1, 8: 1}, 8: {0: 1, 8: 1.6, 64: 6}, 64: {0: 8, 64: 16, 128: 24}})
     sent = []
     for size in (1, 8, 64):
-        engine = Engine(proposer(lambda: PromptLookup(3, 4, "transformers"), prices)(config(at_once=64)), at_once=64)
+        engine = Engine(proposer(lambda: PromptLookup(3, 4, "transformers"), costs)(config(at_once=64)), at_once=64)
         for number, text in enumerate(texts(size, seed=3)):
             engine.add(number, *text)
         engine.run()
@@ -449,40 +449,38 @@ def test_hits_learn_how_often_drafts_are_right():
         def propose(self, context, limit):
             return DraftTree.chain([(context.tokens[-1] + 1) % VOCABULARY] * limit)
 
-    prices = BatchPrices({1: {0: 1.0, 8: 1.5}})
-    engine = Engine(proposer(Wrong, prices)(config()))
+    costs = BatchCosts({1: {0: 1.0, 8: 1.5}})
+    engine = Engine(proposer(Wrong, costs)(config()))
     engine.add(0, [0], [0] * 300)
     sent = [len(engine.step()[0]) for _ in range(100)]
     assert sent[0] > 0 and sum(sent[50:]) < 10
 
 
-def test_prices_between_and_beyond_what_was_measured(tmp_path):
-    prices = BatchPrices({2: {0: 1.0, 4: 2.0}, 4: {0: 3.0, 4: 6.0}}, "here")
-    assert prices.curve(2, 6).tolist() == [1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5]
-    assert prices.curve(3, 4).tolist() == [2.0, 2.5, 3.0, 3.5, 4.0]
-    assert prices.curve(6, 4)[[0, 4]].tolist() == [5.0, 10.0]
-    assert prices.curve(1, 4).tolist() == prices.curve(2, 4).tolist()
-    prices.save(tmp_path / "prices.json")
-    again = ours.read_prices(tmp_path / "prices.json")
-    assert again.batches == prices.batches and again.name == "here"
-    widths = PassPrices({1: 1.0, 2: 1.5, 4: 2.5, 8: 4.5})
+def test_costs_between_and_beyond_what_was_measured(tmp_path):
+    costs = BatchCosts({2: {0: 1.0, 4: 2.0}, 4: {0: 3.0, 4: 6.0}}, "here")
+    assert costs.curve(2, 6).tolist() == [1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5]
+    assert costs.curve(3, 4).tolist() == [2.0, 2.5, 3.0, 3.5, 4.0]
+    assert costs.curve(6, 4)[[0, 4]].tolist() == [5.0, 10.0]
+    assert costs.curve(1, 4).tolist() == costs.curve(2, 4).tolist()
+    costs.save(tmp_path / "costs.json")
+    again = ours.read_costs(tmp_path / "costs.json")
+    assert again.batches == costs.batches and again.name == "here"
+    widths = PassCosts({1: 1.0, 2: 1.5, 4: 2.5, 8: 4.5})
     widths.save(tmp_path / "widths.json")
-    read = ours.read_prices(tmp_path / "widths.json")
+    read = ours.read_costs(tmp_path / "widths.json")
     for batch in (1, 2, 3, 6):
         assert read.curve(batch, 8 - batch).tolist() == pytest.approx(widths.curve(8)[batch - 1 :].tolist())
     for name in CURVES:
-        assert ours.read_prices(name).curve(4, 3).tolist() == pytest.approx(
-            CURVES[name].curve(7)[3:].tolist(), rel=0.02
-        )
+        assert ours.read_costs(name).curve(4, 3).tolist() == pytest.approx(CURVES[name].curve(7)[3:].tolist(), rel=0.02)
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"batches": {}}', '{"batches": {"1": {"1": 2}}}', '{"batches": {"1": {"0": -1}}}']
 )
-def test_a_file_without_prices_is_refused(text, tmp_path):
-    (tmp_path / "prices.json").write_text(text)
-    with pytest.raises(ValueError, match="holds no prices"):
-        proposer(PromptLookup, tmp_path / "prices.json")(config())
+def test_a_file_without_costs_is_refused(text, tmp_path):
+    (tmp_path / "costs.json").write_text(text)
+    with pytest.raises(ValueError, match="holds no costs"):
+        proposer(PromptLookup, tmp_path / "costs.json")(config())
 
 
 def set_to(monkeypatch, **settings):
@@ -493,7 +491,7 @@ def test_common_cases_need_no_file(monkeypatch, store, tmp_path):
     folder = str(store.store.path)
     for settings in (
         {"drafter": "PLD"},
-        {"drafter": "PLD", "arguments": {"variant": "original", "max_ngram": 2}, "prices": "cpu"},
+        {"drafter": "PLD", "arguments": {"variant": "original", "max_ngram": 2}, "costs": "cpu"},
         {"drafter": "REST", "store": folder},
         {"drafter": "SuffixDecoding"},
         {"drafter": "SAM-Decoding", "store": folder},
@@ -532,8 +530,8 @@ def test_settings_that_say_nothing_are_refused(settings, message, monkeypatch):
         ours.Proposer(config())
 
 
-def test_measuring_writes_prices_that_a_proposer_reads(monkeypatch, tmp_path):
-    set_to(monkeypatch, measure=str(tmp_path / "prices.json"))
+def test_measuring_writes_costs_that_a_proposer_reads(monkeypatch, tmp_path):
+    set_to(monkeypatch, measure=str(tmp_path / "costs.json"))
     made = ours.Proposer(config(most=4))
     for size in (1, 4):
         engine = Engine(made)
@@ -541,13 +539,13 @@ def test_measuring_writes_prices_that_a_proposer_reads(monkeypatch, tmp_path):
             engine.add(number, [0] * 5, [0] * 200)
         for _ in range(30):
             engine.step()
-    found = ours.read_prices(tmp_path / "prices.json")
-    assert {batch: list(prices) for batch, prices in found.batches.items()} == {
+    found = ours.read_costs(tmp_path / "costs.json")
+    assert {batch: list(costs) for batch, costs in found.batches.items()} == {
         1: [0, 1, 2, 4],
         4: [0, 1, 4, 8, 16],
     }
-    for prices in found.batches.values():
-        assert list(prices.values()) == sorted(prices.values())
+    for costs in found.batches.values():
+        assert list(costs.values()) == sorted(costs.values())
 
 
 def test_the_library_does_not_import_vllm():

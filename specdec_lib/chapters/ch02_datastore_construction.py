@@ -23,7 +23,7 @@ from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs import results
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_each
-from specdec_lib.experiments.runs.retrieval import match_lengths, remembered
+from specdec_lib.experiments.runs.retrieval import cached_neighbours, match_lengths
 from specdec_lib.experiments.statistics import intervals
 from specdec_lib.experiments.statistics.intervals import Counts, Interval
 
@@ -142,7 +142,7 @@ RANKED, NEAREST = 50, 10
 
 
 @dataclass(frozen=True)
-class Stored:
+class IndexedStates:
     """The states of a store's tokens: ``vectors``, float32 of shape (n, width), at ``positions``; ``asked`` are looked up."""
 
     base: SuffixIndex
@@ -152,7 +152,7 @@ class Stored:
     asked: np.ndarray
 
     @classmethod
-    def of(cls, model: PreTrainedModel, base: SuffixIndex, queries: int) -> Stored:
+    def of(cls, model: PreTrainedModel, base: SuffixIndex, queries: int) -> IndexedStates:
         """The target reads the whole store."""
         states = stores.dense_states(model, base)
         positions = np.concatenate([own for own, _ in states])
@@ -199,17 +199,17 @@ WITHOUT = {
 }
 
 
-def kept_and_narrow(dims: Iterable[int]) -> tuple[int, int]:
+def dresd_and_fewest_dims(dims: Iterable[int]) -> tuple[int, int]:
     """Of numbers of dimensions, DReSD's 64 or the most there are, and the fewest."""
     return (64 if 64 in dims else max(dims)), min(dims)
 
 
-def state_counts(stored: Stored, dims: Sequence[int]) -> pd.DataFrame:
+def state_counts(stored: IndexedStates, dims: Sequence[int]) -> pd.DataFrame:
     """Rows of stored states that are looked up by themselves: ``ranks`` as :meth:`Stored.ranks` with each number of dimensions,
     without parts of the keys, of ``repeated`` and ``distinct`` contexts, and with each kind of index; there ``hits`` is how many
     states had each number of their nearest found."""
     dims = [d for d in sorted(dims) if d <= stored.vectors.shape[1]]
-    kept, narrow = kept_and_narrow(dims)
+    kept, narrow = dresd_and_fewest_dims(dims)
     by_dims = {d: stored.index(d) for d in dims}
     rows: list[dict[str, Any]] = [{"method": str(d), "ranks": stored.ranks(index)} for d, index in by_dims.items()]
     for d in dict.fromkeys((narrow, kept)):
@@ -228,7 +228,7 @@ def state_counts(stored: Stored, dims: Sequence[int]) -> pd.DataFrame:
     return pd.DataFrame([_OUTPUT | nothing | row for row in rows])
 
 
-def store_sizes(stored: Stored, sparse: Mapping[str, SuffixIndex], source: str) -> pd.DataFrame:
+def store_sizes(stored: IndexedStates, sparse: Mapping[str, SuffixIndex], source: str) -> pd.DataFrame:
     """Rows of the sizes of sparse stores, by name, and of the dense one: ``explained`` is the variance of so many components,
     ``correlation`` the mean one of two dimensions, before the z-scores and after."""
     dense = stored.index()
@@ -260,7 +260,7 @@ def _parts(count: int) -> tuple[int, int, int]:
     return count // 4, count // 2, count
 
 
-def exact_search_times(stored: Stored) -> dict[int, float]:
+def exact_search_times(stored: IndexedStates) -> dict[int, float]:
     """Median time of an exact search in a quarter, half and all of the keys, in microseconds, by their number; on one thread."""
     keys, found = stored.keys(), {}
     for part in _parts(len(keys)):
@@ -278,7 +278,7 @@ def dims_counts(indexes: Mapping[int, DenseIndex], recordings: Sequence[Recordin
     ``states`` of an output find the token that follows."""
     frames = []
     for d, index in indexes.items():
-        looked_up = remembered(index, recordings)
+        looked_up = cached_neighbours(index, recordings)
         found = next_token_counts(looked_up, recordings)
         rows = results.table(recordings, replay_each(recordings, {str(d): Dresd(looked_up)}))
         frames.append(rows.assign(next_rank=list(found.above), states=list(found.below)))
@@ -296,12 +296,12 @@ def match_counts(recordings: Sequence[Recording], index: SuffixIndex, method: st
 
 def mean_reciprocal_rank(ranks: np.ndarray) -> Interval:
     """Of states found at each rank, 0 of those not found."""
-    return intervals.mean(np.repeat([0.0, *(1 / rank for rank in range(1, len(ranks)))], ranks))
+    return intervals.mean_interval(np.repeat([0.0, *(1 / rank for rank in range(1, len(ranks)))], ranks))
 
 
 def mean_recall(hits: np.ndarray) -> Interval:
     """Of states that had each number of their :data:`NEAREST` found."""
-    return intervals.mean(np.repeat(np.arange(len(hits)) / NEAREST, hits))
+    return intervals.mean_interval(np.repeat(np.arange(len(hits)) / NEAREST, hits))
 
 
 def correlation(rows: np.ndarray) -> float:

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.results import Generation
@@ -32,10 +32,10 @@ from specdec_lib.decoding.served_models import UnsupportedModel, context_limit, 
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data.overlap import overlap
 from specdec_lib.experiments.data.prompt import Prompt, render
-from specdec_lib.experiments.data.published_numbers import published_draft_price
+from specdec_lib.experiments.data.published_numbers import published_draft_cost
 from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.published_sets.replies import (
     Reply,
@@ -120,13 +120,13 @@ class _Both(Drafter):
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         coming = self.text[len(context.tokens) :]
-        first, second = (_agreed(drafter.propose(context, limit).tokens, coming) for drafter in self.both)
+        first, second = (_matching_tokens(drafter.propose(context, limit).tokens, coming) for drafter in self.both)
         if first != second:
             self.more[second > first] += 1
         return EMPTY
 
 
-def _agreed(draft: Sequence[int], coming: Sequence[int]) -> int:
+def _matching_tokens(draft: Sequence[int], coming: Sequence[int]) -> int:
     """How many tokens of a draft the text goes on with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, coming, strict=False)))
 
@@ -183,7 +183,7 @@ def replayed_with_overlap(
     return results.table(recordings, replay_each(recordings, drafters)).assign(overlap=shared * len(drafters))
 
 
-def credits(
+def head_credits(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], longest: int
 ) -> pd.DataFrame:
     """A row per output and head, ``"18.6"`` as method: the ``copied`` tokens, those that the head is credited with (``peaks``), and
@@ -202,8 +202,8 @@ def credits(
     return pd.concat(frames, ignore_index=True)
 
 
-def credited(rows: pd.DataFrame, model: PreTrainedModel) -> induction.InductionHeads:
-    """What rows of :func:`credits` say of all outputs together."""
+def induction_heads(rows: pd.DataFrame, model: PreTrainedModel) -> induction.InductionHeads:
+    """What rows of :func:`head_credits` say of all outputs together."""
     sums = rows.groupby("method", sort=False)[["copied", "peaks", "attention"]].sum()
     sums = sums.loc[[f"{block}.{head}" for block, head in induction.every_head(model).heads]]
     shape = decoder_config(model).num_hidden_layers, -1
@@ -211,13 +211,13 @@ def credited(rows: pd.DataFrame, model: PreTrainedModel) -> induction.InductionH
     return induction.InductionHeads(peaks, attention, int(sums.copied.iloc[0]), fingerprint(model))
 
 
-def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, prices: Mapping[int, float]) -> pd.DataFrame:
+def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, costs: Mapping[int, float]) -> pd.DataFrame:
     """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
 
-    Speeds are compared at ``prices``, unless the column says tokens per pass. The closest rival is the one that is led least,
+    Speeds are compared at ``costs``, unless the column says tokens per pass. The closest rival is the one that is led least,
     a draft model's passes counted.
     """
-    costed = papers_prompts.with_cost(greedy, prices, published_draft_price())
+    costed = papers_prompts.with_draft_model_cost(greedy, costs, published_draft_cost())
     columns = {}
     for name, method in {"(h)": "PLD+ (h)", "(a)": "PLD+ (a)"}.items():
         for rival, other in {"PLD": "PLD", "PLD, partial": PARTIAL, "REST": "REST"}.items():
@@ -240,29 +240,29 @@ def span_gain(runs: pd.DataFrame, longer: str, shorter: str) -> Interval:
     return rank_correlation(spans, gain, [key[:2] for key in drafted.index])
 
 
-def over_random(runs: pd.DataFrame, chosen: str, drawn: Sequence[str]) -> Interval:
+def ratio_to_random(runs: pd.DataFrame, chosen: str, drawn: Sequence[str]) -> Interval:
     """Tokens per pass of one method over those of several drawn at random, which count together."""
     again = [runs[runs.method == chosen].assign(method="chosen", seed=number) for number in range(len(drawn))]
     again += [runs[runs.method == name].assign(method="random", seed=number) for number, name in enumerate(drawn)]
     return results.ratio(pd.concat(again), "chosen", "random")
 
 
-def speed_as_released(known: pd.DataFrame, prices: Mapping[int, float]) -> Interval:
+def speed_as_released(known: pd.DataFrame, costs: Mapping[int, float]) -> Interval:
     """Speed of PLD as released on known answers (:func:`table`): a pass costs that of ten drafted tokens where it has a draft."""
     runs = known[known.method == "pld_10"]
-    verified = PassPrices(prices).curve(11)[-1] - 1
-    return results.rate(runs.assign(price=runs.passes + verified * runs.pld_10_drafts), results.SPEED)
+    verified = PassCosts(costs).curve(11)[-1] - 1
+    return results.rate(runs.assign(cost=runs.passes + verified * runs.pld_10_drafts), results.SPEED)
 
 
-def rest_on_mt_bench(prices: Mapping[int, float]) -> Interval:
+def rest_on_mt_bench(costs: Mapping[int, float]) -> Interval:
     """Speed of REST as published on Vicuna's answers to MT-Bench, with the largest of its own stores."""
     rows = evidence.read("03/recorded")[0]
     rows = rows[(rows.task == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.method == "as published")]
     rows = rows[rows.stored == rows.stored.max()].sort_values("prompt")
-    return results.rate(results.priced(rows.assign(task="MT-Bench"), prices), results.SPEED)
+    return results.rate(results.with_cost(rows.assign(task="MT-Bench"), costs), results.SPEED)
 
 
-def change(spans: pd.DataFrame, of: tuple[str, str], longer: int, shorter: int) -> Interval:
+def score_change(spans: pd.DataFrame, of: tuple[str, str], longer: int, shorter: int) -> Interval:
     """A score of attribution at a longer least span, less that at a shorter one."""
     parts = [spans[spans.least == least] for least in (longer, shorter)]
     return difference_of_rates(*([part[name].tolist() for name in of] for part in parts))
@@ -299,7 +299,7 @@ class BestOccurrence(Drafter):
     """
 
     def __init__(self, text: Sequence[int], num_tokens: int):
-        self.text, self.num_tokens = text, whole("num_tokens", num_tokens, 1)
+        self.text, self.num_tokens = text, whole_number("num_tokens", num_tokens, 1)
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
 
@@ -363,7 +363,7 @@ def spread_out(replies: Sequence[Reply], count: int) -> list[Reply]:
     return [replies[i * len(replies) // count] for i in range(count)] if len(replies) > count else list(replies)
 
 
-def fit(recordings: Sequence[Recording], context: int) -> list[Recording]:
+def truncate_to_context(recordings: Sequence[Recording], context: int) -> list[Recording]:
     """The recordings cut to ``context`` tokens, without those whose prompt leaves fewer than :data:`LEAST`."""
     cut = []
     for recording in recordings:
@@ -388,7 +388,7 @@ def _passes(recording: Recording, layer: int) -> dict[str, int]:
     return passes
 
 
-def measure(
+def known_answer_rows(
     name: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -407,7 +407,7 @@ def measure(
     asked = {reply.questions or reply.id: None for reply in replies}
     number = {question: i for i, question in enumerate(asked)}
     by_prompt = {reply.id: number[reply.questions or reply.id] for reply in replies}
-    for recording in fit(record_replies(replies, tokenizer), context_limit(model)):
+    for recording in truncate_to_context(record_replies(replies, tokenizer), context_limit(model)):
         trace, prompt = recording.trace, recording.prompt
         count = len(trace.tokens)
         read = record_known(model, trace.prompt, trace.tokens, "length", None, count, Capture((layer,)))
@@ -421,14 +421,14 @@ def measure(
         }
 
 
-def keep(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str]) -> None:
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str]) -> None:
     """Write rows as CSV below lines of the form ``# name: value``, which say where they come from."""
     head = "".join(f"# {name}: {value}\n" for name, value in about.items())
     write_atomic(path, head + pd.DataFrame(rows).to_csv(index=False))
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """What :func:`measure` gives as a results table: a row per answer and rule, ``task`` being the set."""
+    """What :func:`known_answer_rows` gives as a results table: a row per answer and rule, ``task`` being the set."""
     answers = rows.rename(columns={"set": "task"})
     turn = answers.groupby(["task", "prompt"]).cumcount()
     rules = [name for name in answers if re.fullmatch(r"[a-z]+_\d+", name)]
@@ -458,7 +458,7 @@ def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> I
     return interval_of_sums(correlation, [np.ones(len(a)), a, b, a * a, b * b, a * b], list(prompts))
 
 
-class Copied(NamedTuple):
+class CopiedSpan(NamedTuple):
     """``length`` characters of the answer from ``answer`` on are those of the user's turn from ``turn``
     on."""
 
@@ -467,7 +467,7 @@ class Copied(NamedTuple):
     length: int
 
 
-def quoted(prompt: Prompt) -> list[Copied]:
+def quotations(prompt: Prompt) -> list[CopiedSpan]:
     """The quotations of a QuoteSum answer that stand word for word in the source they name, each with its first
     occurrence there."""
     blocks = {k: f"[{k}] {title}\n{text.strip()}" for k, title, text in prompt.meta["sources"]}
@@ -479,7 +479,7 @@ def quoted(prompt: Prompt) -> list[Copied]:
             continue
         written = answer + len(text)
         if inside >= 0:
-            out.append(Copied(answer, prompt.text.index(blocks[source]) + inside, len(text)))
+            out.append(CopiedSpan(answer, prompt.text.index(blocks[source]) + inside, len(text)))
     return out
 
 
@@ -493,7 +493,7 @@ class Alignment(NamedTuple):
     origin: np.ndarray
 
 
-def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[Copied]) -> Alignment:
+def align(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, spans: Sequence[CopiedSpan]) -> Alignment:
     """Turn an alignment of characters into one of tokens, for a prompt of one turn and a fast tokenizer with a chat template."""
     if not tokenizer.is_fast:
         raise ValueError(
@@ -530,12 +530,12 @@ def quotesum(tokenizer: PreTrainedTokenizerBase, count: int, room: int) -> list[
         prompts = load_task("quotesum", limit=4 * count) if count else []
     except (MissingData, ValueError):
         return []
-    aligned = (align(prompt, tokenizer, quoted(prompt)) for prompt in prompts)
+    aligned = (align(prompt, tokenizer, quotations(prompt)) for prompt in prompts)
     fitting = (one for one in aligned if len(one.prompt) + len(one.answer) <= room)
     return [one for one, _ in zip(fitting, range(count), strict=False)]
 
 
-def attributed(run: Generation, least: int) -> np.ndarray:
+def attributed_positions(run: Generation, least: int) -> np.ndarray:
     """Prompt position of each output token that was copied in an accepted span of ``least`` tokens or more; -1 where
     nothing is attributed, or it was copied from the output itself.
 
@@ -554,8 +554,8 @@ def attributed(run: Generation, least: int) -> np.ndarray:
     return out
 
 
-def count(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
-    """Compare the positions of :func:`attributed` with the truth, in numbers of tokens of the answer.
+def attribution_counts(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
+    """Compare the positions of :func:`attributed_positions` with the truth, in numbers of tokens of the answer.
 
     ``copied``; ``attributed`` to a position; ``found``, those that are both; ``located``, found ones whose one origin is known;
     ``exact``, located ones that are attributed to it. An end token after the answer is left out.
@@ -576,10 +576,10 @@ def count(truth: Alignment, positions: np.ndarray) -> dict[str, int]:
     }
 
 
-def count_each(
+def attribution_rows(
     model: PreTrainedModel, truths: Mapping[str, Sequence[Alignment]], drafter: Drafter, least: Sequence[int]
 ) -> pd.DataFrame:
-    """Attribute known answers at each least span: a row per answer and ``least``, with the counts of :func:`count`.
+    """Attribute known answers at each least span: a row per answer and ``least``, with the counts of :func:`attribution_counts`.
 
     The model is made to say each answer. ``task`` is the name of the set of answers in ``truths``, ``prompt`` the number of the
     answer.
@@ -591,7 +591,7 @@ def count_each(
             said = record_known(model, truth.prompt, truth.answer, "length", None, len(truth.answer), drafter.capture)
             run = replay(said.trace, drafter)
             for span in least:
-                counts = count(truth, attributed(run, span))
+                counts = attribution_counts(truth, attributed_positions(run, span))
                 either = (counts["attributed"] + counts["copied"]) / 2
                 rows.append({"task": task, "prompt": number, "least": span, **counts, "either": either})
     return pd.DataFrame(rows)

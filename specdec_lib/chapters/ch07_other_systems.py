@@ -9,14 +9,14 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.costs.pass_latency import units
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import results
 from specdec_lib.experiments.runs.recorded_runs import Runs
-from specdec_lib.experiments.statistics.intervals import Interval, resampled
+from specdec_lib.experiments.statistics.intervals import Interval, bootstrap_interval
 from specdec_lib.methods import method_of
 
-#: Columns of a results table that count what drafting is priced by (``Method.price``).
+#: Columns of a results table that count the units of what drafting costs (``Method.cost_per``).
 UNITS = {"step": "passes", "token": "drafted", "level": "levels"}
 #: Ends of the identifiers of PLD+'s published numbers, and the tasks here.
 TASKS = {
@@ -48,7 +48,7 @@ _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|lo
 
 
 def drafting(runs: Mapping[str, Runs], pass_seconds: float) -> dict[str, float]:
-    """By name of a system: the measured price of drafting for each unit, a pass over one token taking ``pass_seconds``.
+    """By name of a system: the measured cost of drafting for each unit, a pass over one token taking ``pass_seconds``.
 
     It is the median over the steps, which the first one, where loops are compiled, does not move.
     """
@@ -60,34 +60,36 @@ def drafting(runs: Mapping[str, Runs], pass_seconds: float) -> dict[str, float]:
     return found
 
 
-def priced(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping[str, float]) -> pd.DataFrame:
-    """Rows with ``verified``, the tokens of all passes, and ``price``, that of the passes and of their drafts; prefill left out.
+def with_cost(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping[str, float]) -> pd.DataFrame:
+    """Rows with ``verified``, the tokens of all passes, and ``cost``, that of the passes and of their drafts; prefill left out.
 
-    ``passes`` has the price of a pass by width, 1 among them; beyond the widest one the slope of the last two goes on.
-    ``drafting`` has by system the price of a unit; where none is named it is free.
+    ``passes`` has the cost of a pass by width, 1 among them; beyond the widest one the slope of the last two goes on.
+    ``drafting`` has by system the cost of a unit; where none is named it is free.
     """
     verified = rows.widths.map(lambda counts: int(np.arange(len(counts)) @ counts))
-    return results.priced(
+    return results.with_cost(
         rows.assign(verified=verified),
         passes,
-        lambda name: {UNITS[method_of(name).price]: drafting[name]} if name in drafting else {},
+        lambda name: {UNITS[method_of(name).cost_per]: drafting[name]} if name in drafting else {},
     )
 
 
-def networks(names: Collection[str], price: float) -> dict[str, float]:
-    """The price of drafting for each unit where a pass of a network that drafts costs ``price`` and all else is free."""
-    return {name: price for name in names if (method := method_of(name)) and method.network}
+def networks(names: Collection[str], cost: float) -> dict[str, float]:
+    """The cost of drafting for each unit where a pass of a network that drafts costs ``cost`` and all else is free."""
+    return {name: cost for name in names if (method := method_of(name)) and method.network}
 
 
 def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
-    """Price of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
+    """Cost of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
-    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_costs.step_samples`).
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_latency.step_samples`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
 
     def over_one(width: int) -> Interval:
-        return resampled(lambda rounds: np.median(times[width][rounds]) / np.median(times[1][rounds]), len(times[1]))
+        return bootstrap_interval(
+            lambda rounds: np.median(times[width][rounds]) / np.median(times[1][rounds]), len(times[1])
+        )
 
     return {width: over_one(width) for width in times}
 

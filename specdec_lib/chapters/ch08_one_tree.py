@@ -19,13 +19,13 @@ from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.merged_tree import FEATURES
-from specdec_lib.drafters.one_tree import OneTree, judged_on, view_of
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.one_tree import OneTree, node_outcomes, view_of
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
 from specdec_lib.drafters.rest import Rest
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
-from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.drafters.tree_probabilities import NodeOutcomes, TreeProbabilities
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.published_sets.replies import (
@@ -47,7 +47,7 @@ from specdec_lib.experiments.statistics.intervals import Interval
 BINS = 10
 
 
-def predictions(judged: Judged, probabilities: TreeProbabilities) -> tuple[np.ndarray, np.ndarray]:
+def predictions(judged: NodeOutcomes, probabilities: TreeProbabilities) -> tuple[np.ndarray, np.ndarray]:
     """Return for every judged node its probability given its parent, and whether it was emitted."""
     chances, hits = [], []
     for features, outcome in zip(judged.features, judged.outcomes, strict=True):
@@ -57,7 +57,7 @@ def predictions(judged: Judged, probabilities: TreeProbabilities) -> tuple[np.nd
     return np.concatenate(chances), np.concatenate(hits)
 
 
-def by_source(judged: Judged, probabilities: TreeProbabilities) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def by_source(judged: NodeOutcomes, probabilities: TreeProbabilities) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """:func:`predictions` of the nodes that each source proposed, by its name."""
     if not judged.features:
         return {}
@@ -68,12 +68,12 @@ def by_source(judged: Judged, probabilities: TreeProbabilities) -> dict[str, tup
     return {name: (chance[rows], hit[rows]) for name, rows in own.items()}
 
 
-def judged_nodes(
+def node_outcome_rows(
     recordings: Sequence[Recording], sources: Mapping[str, Drafter], weights: TreeProbabilities
 ) -> pd.DataFrame:
     """Rows of the judged nodes of each output by source and bin of the predicted probability, ``"PLD, 3"`` as method: how many
     ``nodes`` there are, how many of them were ``emitted``, and the sum of their ``predicted`` probabilities."""
-    judged = on_all_cores([partial(judged_on, [one.trace], sources) for one in recordings])
+    judged = on_all_cores([partial(node_outcomes, [one.trace], sources) for one in recordings])
     rows = []
     for one, own in zip(recordings, judged, strict=True):
         about = {"task": one.task, "prompt": one.prompt.id, "turn": one.turn}
@@ -150,14 +150,14 @@ def acceptable(trace: Trace, sources: Sequence[Drafter]) -> np.ndarray:
     return longest
 
 
-def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
-    """The least price of emitting all tokens after the first, given what is acceptable after each.
+def least_cost(longest: np.ndarray, costs: PassCosts) -> float:
+    """The least cost of emitting all tokens after the first, given what is acceptable after each.
 
-    With V(i) the price of all that comes after token i, V(i) = min over n <= a_i of c(n + 1) + V(i + 1 + n): a pass over the
+    With V(i) the cost of all that comes after token i, V(i) = min over n <= a_i of c(n + 1) + V(i + 1 + n): a pass over the
     root and the n right tokens emits n + 1. The time of a step outside its pass is added.
     """
     count = len(longest)
-    curve = prices.curve(int(longest.max(initial=0)) + 1) + prices.step
+    curve = costs.curve(int(longest.max(initial=0)) + 1) + costs.step
     cost = np.zeros(count)
     for place in range(count - 2, -1, -1):
         most = min(int(longest[place]), count - 2 - place)
@@ -165,7 +165,7 @@ def least_cost(longest: np.ndarray, prices: PassPrices) -> float:
     return float(cost[0])
 
 
-# Rungs: what one tree is compared with -----------------------------------------------------------------------------
+# Variants: what one tree is compared with -----------------------------------------------------------------------------
 
 #: Of SAM-Decoding's release: the shortest match whose continuation is drafted.
 SAM_MATCH = 5
@@ -229,17 +229,17 @@ class Selection(Drafter):
             source.finish()
 
 
-#: The single sources, and the rungs above them.
+#: The single sources, and the variants above them.
 SINGLES = ("PLD", "PLD+ (h)", "REST")
 SAM, ARCTIC = "SAM-Decoding's rule", "Arctic's rule"
 UNION, FIXED, TREE, NEURAL = "union, not calibrated", "calibrated, fixed size", "One tree", "One tree, draft model"
 #: Of the rows that say what the sources could have done.
 BOUND = "bound"
-RUNGS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
-#: Above any price that a pass has.
+VARIANTS = (*SINGLES, SAM, ARCTIC, UNION, FIXED, TREE, NEURAL)
+#: Above any cost that a pass has.
 _TOO_DEAR = 1e6
 
-#: A draft's size in tokens, or the name of the prices that it is sized by.
+#: A draft's size in tokens, or the name of the costs that it is sized by.
 Size = int | str
 #: What makes the sources of a selection rule or a tree with drafts of a size, or of their usual one.
 Sources = Callable[..., dict[str, Drafter]]
@@ -266,19 +266,19 @@ def tokens_alone(store: SuffixIndex, size: int = 64) -> dict[str, Drafter]:
     }
 
 
-def whole(size: int) -> PassPrices:
-    """Prices at which the best tree has ``size`` nodes, as far as there are so many."""
-    return PassPrices({1: 1.0, size + 1: 1.0, size + 2: _TOO_DEAR}, name=f"{size} nodes")
+def costs_for_size(size: int) -> PassCosts:
+    """Costs at which the best tree has ``size`` nodes, as far as there are so many."""
+    return PassCosts({1: 1.0, size + 1: 1.0, size + 2: _TOO_DEAR}, name=f"{size} nodes")
 
 
-def rungs(
+def variants(
     sources: Sources,
-    prices: Sequence[PassPrices],
+    costs: Sequence[PassCosts],
     sizes: Sequence[int],
     weights: TreeProbabilities,
     unions: bool = True,
 ) -> dict[tuple[str, Size], Drafter]:
-    """The drafters of every rung but the draft model's, by rung and size; without ``unions`` also but those of a
+    """The drafters of every variant but the draft model's, by variant and size; without ``unions`` also but those of a
     fixed size."""
     made: dict[tuple[str, Size], Drafter] = {}
     for size in sizes:
@@ -286,30 +286,30 @@ def rungs(
         made[SAM, size] = Selection(sources(size), longest_match)
         made[ARCTIC, size] = Selection(sources(size), highest_score)
         if unions:
-            made[UNION, size] = OneTree(sources(), whole(size), TreeProbabilities.unfitted(SINGLES), rate=0.0)
-            made[FIXED, size] = OneTree(sources(), whole(size), weights)
-    return made | {(TREE, each.name): OneTree(sources(), each, weights) for each in prices}
+            made[UNION, size] = OneTree(sources(), costs_for_size(size), TreeProbabilities.unfitted(SINGLES), rate=0.0)
+            made[FIXED, size] = OneTree(sources(), costs_for_size(size), weights)
+    return made | {(TREE, each.name): OneTree(sources(), each, weights) for each in costs}
 
 
-def searching(drafters: Iterable[tuple[str, Size]], prices: Sequence[PassPrices]) -> list[str]:
-    """The methods of rows of :func:`measured` that depend on the datastore: all but the sources that read the text alone."""
-    everything = [*drafters, (BOUND, "hindsight"), *((NEURAL, each.name) for each in prices)]
-    return [f"{rung}, {size}" for rung, size in everything if rung not in ("PLD", "PLD+ (h)")]
+def methods_with_store(drafters: Iterable[tuple[str, Size]], costs: Sequence[PassCosts]) -> list[str]:
+    """The methods of :func:`variant_rows_of_prompts` whose rows depend on the datastore: all but PLD and PLD+, alone."""
+    everything = [*drafters, (BOUND, "hindsight"), *((NEURAL, each.name) for each in costs)]
+    return [f"{variant}, {size}" for variant, size in everything if variant not in ("PLD", "PLD+ (h)")]
 
 
-# Ladders: every rung on the same answers ---------------------------------------------------------------------------
+# Comparisons: every variant on the same answers ---------------------------------------------------------------------------
 
 
 @dataclass
-class Ladder:
-    """Every rung on the same recordings, from rows of :func:`measure`.
+class Comparison:
+    """Every variant on the same recordings, from rows of :func:`variant_rows`.
 
     ``longest`` has for each output the tokens that some source could have had accepted after each token.
     """
 
     rows: pd.DataFrame = field(repr=False)
     longest: Mapping[tuple, np.ndarray] = field(init=False, repr=False)
-    _priced: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
+    _costed: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         bound = self.rows[self.rows.rung == BOUND]
@@ -322,61 +322,61 @@ class Ladder:
         sizes = [int(size) if str(size).isdigit() else size for size in rows["size"]]
         self.rows = rows.assign(size=pd.Series(sizes, rows.index, object))
 
-    def _at(self, prices: PassPrices) -> pd.DataFrame:
-        """The rows of the sizes that these prices chose or hindsight may, priced; ``least`` is the price of the bound."""
-        if prices.name not in self._priced:
-            rows = self.rows[[isinstance(size, int) or size == prices.name for size in self.rows["size"]]]
-            per_unit = {"passes": prices.step, "asked": prices.drafted_token}
-            rows = results.priced(rows, prices.widths, lambda _: per_unit)
-            least = {output: least_cost(longest, prices) for output, longest in self.longest.items()}
-            self._priced[prices.name] = rows.assign(least=[least[output] for output in _outputs(rows)])
-        return self._priced[prices.name]
+    def _at(self, costs: PassCosts) -> pd.DataFrame:
+        """The rows of the sizes that these costs chose or hindsight may, with their cost; ``least`` is the cost of the bound."""
+        if costs.name not in self._costed:
+            rows = self.rows[[isinstance(size, int) or size == costs.name for size in self.rows["size"]]]
+            per_unit = {"passes": costs.step, "asked": costs.drafted_token}
+            rows = results.with_cost(rows, costs.widths, lambda _: per_unit)
+            least = {output: least_cost(longest, costs) for output, longest in self.longest.items()}
+            self._costed[costs.name] = rows.assign(least=[least[output] for output in _outputs(rows)])
+        return self._costed[costs.name]
 
-    def best(self, prices: PassPrices, task: str | None = None) -> pd.DataFrame:
-        """The rows of a task, or of all, with each rung, now the method, at its :meth:`best_size`."""
-        rows = self._at(prices)
+    def best(self, costs: PassCosts, task: str | None = None) -> pd.DataFrame:
+        """The rows of a task, or of all, with each variant, now the method, at its :meth:`best_size`."""
+        rows = self._at(costs)
         rows = rows if task is None else rows[rows.task == task]
-        sums = rows.groupby(["rung", "size"], sort=False)[["tokens", "price"]].sum()
-        taken = set((sums.tokens / sums.price).groupby("rung").idxmax())
+        sums = rows.groupby(["rung", "size"], sort=False)[["tokens", "cost"]].sum()
+        taken = set((sums.tokens / sums.cost).groupby("rung").idxmax())
         return rows[[pair in taken for pair in zip(rows.rung, rows["size"], strict=True)]].assign(method=rows.rung)
 
-    def best_size(self, rung: str, prices: PassPrices, task: str | None = None) -> Size:
-        """The size with most tokens per price: chosen in hindsight, unless the prices choose it."""
-        rows = self.best(prices, task)
-        return rows["size"][rows.method == rung].iloc[0]
+    def best_size(self, variant: str, costs: PassCosts, task: str | None = None) -> Size:
+        """The size with most tokens per cost: chosen in hindsight, unless the costs choose it."""
+        rows = self.best(costs, task)
+        return rows["size"][rows.method == variant].iloc[0]
 
-    def rate(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
-        """Tokens per price of a pass over one token: the speed-up over plain decoding."""
-        rows = self.best(prices, task)
-        return results.rate(rows[rows.method == rung], results.SPEED)
+    def rate(self, variant: str, costs: PassCosts, task: str | None = None) -> Interval:
+        """Tokens per cost of a pass over one token: the speed-up over plain decoding."""
+        rows = self.best(costs, task)
+        return results.rate(rows[rows.method == variant], results.SPEED)
 
-    def best_single(self, prices: PassPrices, task: str | None = None) -> str:
-        """The single source with most tokens per price, at the size that is best for it."""
-        return max(SINGLES, key=lambda name: self.rate(name, prices, task).value)
+    def best_single(self, costs: PassCosts, task: str | None = None) -> str:
+        """The single source with most tokens per cost, at the size that is best for it."""
+        return max(SINGLES, key=lambda name: self.rate(name, costs, task).value)
 
-    def ratio(self, ours: str, theirs: str, prices: PassPrices, task: str | None = None) -> Interval:
-        """Speed of one rung over that of another, on the same answers."""
-        return results.ratio(self.best(prices, task), ours, theirs, results.SPEED)
+    def ratio(self, ours: str, theirs: str, costs: PassCosts, task: str | None = None) -> Interval:
+        """Speed of one variant over that of another, on the same answers."""
+        return results.ratio(self.best(costs, task), ours, theirs, results.SPEED)
 
-    def share(self, rung: str, prices: PassPrices, task: str | None = None) -> Interval:
-        """Share of the hindsight bound that a rung reached: the least price over its own."""
-        rows = self.best(prices, task)
-        return results.rate(rows[rows.method == rung], ("least", "price"))
+    def share(self, variant: str, costs: PassCosts, task: str | None = None) -> Interval:
+        """Share of the hindsight bound that a variant reached: the least cost over its own."""
+        rows = self.best(costs, task)
+        return results.rate(rows[rows.method == variant], ("least", "cost"))
 
-    def gains(self, prices: PassPrices, tasks: Sequence[str]) -> list[dict]:
+    def gains(self, costs: PassCosts, tasks: Sequence[str]) -> list[dict]:
         """By task, and for all mixed: one tree over the best single source, and their shares of the bound."""
         rows = []
         for task in (*tasks, None):
-            single = self.best_single(prices, task)
+            single = self.best_single(costs, task)
             rows.append(
                 {
                     "task": task or "all mixed",
-                    "prices": prices.name,
+                    "costs": costs.name,
                     "single": single,
-                    "size": self.best_size(single, prices, task),
-                    "ratio": self.ratio(TREE, single, prices, task),
-                    "share_single": self.share(single, prices, task),
-                    "share": self.share(TREE, prices, task),
+                    "size": self.best_size(single, costs, task),
+                    "ratio": self.ratio(TREE, single, costs, task),
+                    "share_single": self.share(single, costs, task),
+                    "share": self.share(TREE, costs, task),
                 }
             )
         return rows
@@ -394,23 +394,23 @@ def _rows(
     longest: Sequence[np.ndarray] | None = None,
 ) -> pd.DataFrame:
     rows = results.table(recordings, runs)
-    rungs, sizes = zip(*rows.method, strict=True)
+    variants, sizes = zip(*rows.method, strict=True)
     none = [np.zeros(0, np.int64)] * len(rows)
     return rows.assign(
-        method=[f"{rung}, {size}" for rung, size in rows.method],
-        rung=rungs,
+        method=[f"{variant}, {size}" for variant, size in rows.method],
+        rung=variants,
         size=pd.Series(sizes, dtype=object),
         asked=asked,
         longest=longest or none,
     )
 
 
-def measure(
+def variant_rows(
     recordings: Sequence[Recording], drafters: Mapping[tuple[str, Size], Drafter], sources: Mapping[str, Drafter]
 ) -> pd.DataFrame:
-    """Rows of every rung that no draft model takes part in, and of the bound of what the sources could have done.
+    """Rows of every variant that no draft model takes part in, and of the bound of what the sources could have done.
 
-    The columns are those of a results table, and ``rung``, ``size``, the tokens ``asked`` of a draft model, and of the rung
+    The columns are those of a results table, and ``rung``, ``size``, the tokens ``asked`` of a draft model, and of the variant
     :data:`BOUND` ``longest`` (:func:`acceptable`).
     """
     longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]
@@ -421,12 +421,12 @@ def measure(
 def with_draft_model(
     recordings: Sequence[Recording],
     pair: methods.Workbench,
-    prices: Sequence[PassPrices],
+    costs: Sequence[PassCosts],
     weights: TreeProbabilities,
 ) -> pd.DataFrame:
-    """Rows of one rung more, whose sources have a draft model; its price per drafted token is of each of the prices."""
+    """Rows of one variant more, whose sources have a draft model; its cost per drafted token is of each of the costs."""
     rows = []
-    for each in prices:
+    for each in costs:
         drafter = OneTree(methods.tree_sources(pair), each, weights)
         runs, drafted = [], []
         for recording in recordings:
@@ -436,54 +436,58 @@ def with_draft_model(
     return pd.concat(rows, ignore_index=True)
 
 
-def measured(
+def variant_rows_of_prompts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     drafters: Mapping[tuple[str, Size], Drafter],
     pair: methods.Workbench,
-    prices: Sequence[PassPrices],
+    costs: Sequence[PassCosts],
     longest: int,
     sampling: Sampling | None = None,
 ) -> pd.DataFrame:
-    """:func:`measure` on what a model writes to prompts, of greedy answers also :func:`with_draft_model`."""
+    """:func:`variant_rows` on what a model writes to prompts, of greedy answers also :func:`with_draft_model`."""
     recordings = record_once(model, tokenizer, prompts, sampling, longest, Capture((pair.layer,)))
-    rows = [measure(recordings, drafters, retrieval(pair))]
+    rows = [variant_rows(recordings, drafters, retrieval(pair))]
     if sampling is None:
-        rows.append(with_draft_model(recordings, pair, prices, pair.tree_probabilities))
+        rows.append(with_draft_model(recordings, pair, costs, pair.tree_probabilities))
     return pd.concat(rows, ignore_index=True)
 
 
-#: Marks that were set before measuring: lower ends that the intervals of each are to lie above.
-MARKS = {
+#: Targets that were set before measuring: lower ends that the intervals of each are to lie above.
+TARGETS = {
     "no worse than the best single source": 0.98,
     "at least 10 % ahead of every single source, all mixed": 1.10,
     "ahead of the selection rules, all mixed": 1.0,
     "at least 75 % of the hindsight bound, all mixed": 0.75,
 }
-NO_WORSE, AHEAD, RULES, REACHED = MARKS
+NO_WORSE, AHEAD, RULES, REACHED = TARGETS
 
 
-def marks(ladders: Mapping[str, Ladder], prices: Sequence[PassPrices], tasks: Sequence[str]) -> list[dict]:
-    """One row a kind of answers, prices and mark: the ratio that decides and the verdict.
+def target_verdicts(
+    comparisons: Mapping[str, Comparison], costs: Sequence[PassCosts], tasks: Sequence[str]
+) -> list[dict]:
+    """One row per kind of answers, costs and target: the ratio that decides and the verdict.
 
-    A mark is met if every interval lies above it, missed if one lies below it, and not resolved otherwise.
+    A target is met if every interval lies above it, missed if one lies below it, and not resolved otherwise.
     """
     rows = []
-    for (answers, ladder), each in product(ladders.items(), prices):
+    for (answers, comparison), each in product(comparisons.items(), costs):
         asked = {
-            NO_WORSE: [ladder.ratio(TREE, ladder.best_single(each, task), each, task) for task in tasks],
-            AHEAD: [ladder.ratio(TREE, name, each) for name in SINGLES],
-            RULES: [ladder.ratio(TREE, name, each) for name in (SAM, ARCTIC)],
-            REACHED: [ladder.share(TREE, each)],
+            NO_WORSE: [comparison.ratio(TREE, comparison.best_single(each, task), each, task) for task in tasks],
+            AHEAD: [comparison.ratio(TREE, name, each) for name in SINGLES],
+            RULES: [comparison.ratio(TREE, name, each) for name in (SAM, ARCTIC)],
+            REACHED: [comparison.share(TREE, each)],
         }
-        for mark, ratios in asked.items():
-            missed = any(ratio.known and ratio.high < MARKS[mark] for ratio in ratios)
-            met = all(ratio.known and ratio.low > MARKS[mark] for ratio in ratios)
+        for target, ratios in asked.items():
+            missed = any(ratio.known and ratio.high < TARGETS[target] for ratio in ratios)
+            met = all(ratio.known and ratio.low > TARGETS[target] for ratio in ratios)
             known = [ratio for ratio in ratios if ratio.known] or ratios
             decides = min(known, key=lambda ratio: ratio.high if missed else ratio.low)
             verdict = "missed" if missed else "met" if met else "not resolved"
-            rows.append({"answers": answers, "prices": each.name, "mark": mark, "ratio": decides, "verdict": verdict})
+            rows.append(
+                {"answers": answers, "costs": each.name, "target": target, "ratio": decides, "verdict": verdict}
+            )
     return rows
 
 
@@ -517,14 +521,14 @@ def large_prompts(count: int) -> list[Prompt]:
     return found
 
 
-def of_large_models(
+def large_model_rows(
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     drafters: Mapping[tuple[str, Size], Drafter],
     sources: Mapping[str, Drafter],
 ) -> pd.DataFrame:
-    """Rows of replays on :func:`large_prompts` (:func:`measure`); an empty frame for none, where the data sets are missing."""
+    """Rows of replays on :func:`large_prompts` (:func:`variant_rows`); an empty frame for none, where the data sets are missing."""
     if not prompts:
         return pd.DataFrame({"task": []})
     replies = [Reply(one.id, one.task, one.text, one.reference or "") for one in prompts]
-    return measure(record_replies(replies, tokenizer), drafters, sources)
+    return variant_rows(record_replies(replies, tokenizer), drafters, sources)

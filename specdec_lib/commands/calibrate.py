@@ -19,8 +19,8 @@ def calibrate(
     out: Annotated[Path, options.OutputFile],
     draft: options.Draft = None,
     source: options.Source = None,
-    context: Annotated[int, options.whole("Tokens before the pass.")] = 512,
-    repeats: Annotated[int, options.whole("Timed passes of each width.")] = 20,
+    context: Annotated[int, options.whole_number("Tokens before the pass.")] = 512,
+    repeats: Annotated[int, options.whole_number("Timed passes of each width.")] = 20,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:
@@ -28,9 +28,9 @@ def calibrate(
     from specdec_lib import methods
     from specdec_lib.decoding.runtime import WIDTHS
     from specdec_lib.decoding.served_models import vocabulary_size
-    from specdec_lib.drafters.pass_prices import PassPrices
-    from specdec_lib.experiments.costs.draft_costs import drafting_prices, long_text
-    from specdec_lib.experiments.costs.pass_costs import slots_of, step_samples
+    from specdec_lib.drafters.pass_costs import PassCosts
+    from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
+    from specdec_lib.experiments.costs.pass_latency import slots_of, step_samples
     from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
@@ -38,7 +38,7 @@ def calibrate(
     names = tuple(dict.fromkeys(source or methods.TREE_SOURCES))
     methods.check_sources(names)
     longest = options.hidden_size_and_context(target)[1]
-    options.fits("--context, a pass after it included,", slots_of(context, WIDTHS), longest)
+    options.check_length("--context, a pass after it included,", slots_of(context, WIDTHS), longest)
     if draft:
         model, small, tokenizer = load_pair(target, draft, device, dtype, chat=False)
     else:
@@ -54,13 +54,13 @@ def calibrate(
     widths = {width: ms / one for width, ms in spent.items()}
     drafted = 0.0 if small is None else median(step_samples(small, context, "eager", (1,), repeats)[1]) / one
     prompt = long_text(tokenizer, vocabulary_size(model), context)[:context]
-    step, drafting = drafting_prices(model, alone, sources, prompt, 6 * repeats + 2, spent)
+    step, drafting = drafting_costs(model, alone, sources, prompt, 6 * repeats + 2, spent)
     name = f"{target} on {model.device.type}, {context} tokens before it"
     out.parent.mkdir(parents=True, exist_ok=True)
-    PassPrices(widths, step, drafted, name, drafting).save(out)
+    PassCosts(widths, step, drafted, name, drafting).save(out)
     typer.echo(f"a pass over one token takes {one:.2f} ms; by width, in units of it:")
-    typer.echo("  ".join(f"{width}: {price:.2f}" for width, price in widths.items()))
+    typer.echo("  ".join(f"{width}: {cost:.2f}" for width, cost in widths.items()))
     if small is not None:
         typer.echo(f"a drafted token: {drafted:.2f}")
-    drafts = ", ".join(f"{name}: {price:.3f}" for name, price in drafting.items())
+    drafts = ", ".join(f"{name}: {cost:.3f}" for name, cost in drafting.items())
     typer.echo(f"a step's own work: {step:.3f}; a draft of {drafts}\nwritten to {out}")

@@ -21,10 +21,10 @@ SIZES = (1, 2, 4, 8, 16, 32)
 def calibrate_vllm(
     model: Annotated[str, typer.Argument(help="The model as vllm serve takes it: a folder or a name.")],
     out: Annotated[Path, options.OutputFile],
-    batch: Annotated[list[int] | None, options.whole("Requests at once; may be given several times.")] = None,
-    tokens: Annotated[int, options.whole("Most drafted tokens of a request.")] = 8,
-    context: Annotated[int, options.whole("Tokens of each request's prompt.")] = 256,
-    repeats: Annotated[int, options.whole("Timed passes of each kind.")] = 8,
+    batch: Annotated[list[int] | None, options.whole_number("Requests at once; may be given several times.")] = None,
+    tokens: Annotated[int, options.whole_number("Most drafted tokens of a request.")] = 8,
+    context: Annotated[int, options.whole_number("Tokens of each request's prompt.")] = 256,
+    repeats: Annotated[int, options.whole_number("Timed passes of each kind.")] = 8,
     engine: Annotated[str, typer.Option(help="Further arguments of vllm.LLM, as a JSON object.")] = "{}",
 ) -> None:
     """Measure in vLLM how long passes take, by requests and drafted tokens."""
@@ -49,6 +49,8 @@ def calibrate_vllm(
     for size in sizes:
         asked = [{"prompt_token_ids": drawn.choices(ids, k=context)} for _ in range(size)]
         served.generate(asked, sampling, use_tqdm=False)
-    for size, prices in json.loads(out.read_text(encoding="utf-8"))["batches"].items():
-        typer.echo(f"{size:>4} requests: " + "  ".join(f"+{n}: {1000 * price:.1f} ms" for n, price in prices.items()))
+    for size, latencies in json.loads(out.read_text(encoding="utf-8"))["batches"].items():
+        typer.echo(
+            f"{size:>4} requests: " + "  ".join(f"+{n}: {1000 * latency:.1f} ms" for n, latency in latencies.items())
+        )
     typer.echo(f"written to {out}")

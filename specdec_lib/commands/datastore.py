@@ -29,7 +29,7 @@ from specdec_lib.datastores import dense as dense_index
 from specdec_lib.datastores import states as hidden_states
 from specdec_lib.datastores.sharded import ShardedStore, dense_slots, is_sharded
 from specdec_lib.files import beside, located, named, printable, sha256
-from specdec_lib.records import is_json_lines, opened, packing, read_jsonl
+from specdec_lib.records import is_json_lines, open_unpacked, packing, read_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,7 +108,7 @@ def _sha256(path: Path, size: int, changed: int) -> str:
 
 
 def _read_text(path: Path) -> str:
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         try:
             return io.TextIOWrapper(stream, encoding="utf-8-sig").read()
         except UnicodeDecodeError as error:
@@ -252,13 +252,13 @@ def dense(
     factory: Annotated[str, typer.Option(help="FAISS factory string, such as IVF1024,PQ16x8 or HNSW32")] = "Flat",
     nprobe: Annotated[int | None, typer.Option(help="lists of an IVF index to search")] = None,
     ef_search: Annotated[int | None, typer.Option(help="candidates of an HNSW index to search")] = None,
-    window: Annotated[int, options.whole("tokens run at once")] = 1024,
+    window: Annotated[int, options.whole_number("tokens run at once")] = 1024,
     cover: Annotated[
         Literal["truncate", "windows"],
         typer.Option(help="what to embed of a long document: its first window, or overlapping windows over all of it"),
     ] = "truncate",
     overlap: Annotated[int | None, typer.Option(help="tokens that windows share (default: a quarter)")] = None,
-    max_states: Annotated[int | None, options.whole("stop after so many states")] = None,
+    max_states: Annotated[int | None, options.whole_number("stop after so many states")] = None,
     keep_states: Annotated[
         bool, typer.Option("--keep-states", help="keep the hidden states, next to the store")
     ] = False,
@@ -281,7 +281,7 @@ def dense(
     index = {"factory": factory, "nprobe": nprobe, "ef_search": ef_search}
     width, context = options.hidden_size_and_context(model)
     empty = faiss_index.empty_index(width, dims, **index)
-    options.fits("--window", window, context)
+    options.check_length("--window", window, context)
     overlap = window // 4 if overlap is None else overlap
     hidden_states.check_overlap(window, overlap, cover)
     how = {
@@ -299,7 +299,7 @@ def dense(
             each = ray_data.map_on_ray if on else map
             sharded_build.build_sharded_dense(path, embed, dims=dims, keep_states=keep_states, each=each, **index)
     else:
-        states = hidden_states.embedded(parts[0], embed, keep_states)
+        states = hidden_states.states_of_store(parts[0], embed, keep_states)
         datastores.build_dense_index(path / dense_index.FOLDER, states, parts[0], dims=dims, **index)
         hidden_states.remove_unkept(path)
     print(describe(path))

@@ -15,19 +15,19 @@ from specdec_lib.commands import options
 from specdec_lib.files import printable, write_atomic
 
 if TYPE_CHECKING:
-    from specdec_lib.drafters.pass_prices import PassPrices
+    from specdec_lib.drafters.pass_costs import PassCosts
     from specdec_lib.experiments.diagnosis import Diagnosis
 
 
-def _prices(name: str) -> PassPrices:
-    from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+def _costs(name: str) -> PassCosts:
+    from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 
     if name in CURVES:
         return CURVES[name]
-    path = options.expanded(name)
+    path = options.expanded_path(name)
     if not path.is_file():
-        raise ValueError(f"--prices is {name!r}; expected {', '.join(CURVES)}, or a file that calibrate wrote")
-    return PassPrices.load(path)
+        raise ValueError(f"--costs is {name!r}; expected {', '.join(CURVES)}, or a file that calibrate wrote")
+    return PassCosts.load(path)
 
 
 def _table(found: Diagnosis) -> str:
@@ -46,17 +46,21 @@ def _print(text: str) -> None:
 
 
 def diagnose(
-    answers: Annotated[Path, typer.Argument(parser=options.existing, metavar="ANSWERS", help="JSON lines: see above.")],
+    answers: Annotated[
+        Path, typer.Argument(parser=options.existing_path, metavar="ANSWERS", help="JSON lines: see above.")
+    ],
     tokenizer: Annotated[
         str, typer.Option(help="The model's tokenizer: smollm2, pocket, a folder or a name on the hub.")
     ] = "smollm2",
     store: options.Store = None,
     weights: Annotated[
-        Path | None, typer.Option(parser=options.existing, metavar="FILE", help="Weights of one tree, from fit-tree.")
+        Path | None,
+        typer.Option(parser=options.existing_path, metavar="FILE", help="Weights of one tree, from fit-tree."),
     ] = None,
-    prices: Annotated[
+    costs: Annotated[
         str, typer.Option(help="The cost of a pass by its width: gpu, cpu, server, or a file from calibrate.")
     ] = "cpu",
+    former_prices: Annotated[str | None, typer.Option("--prices", hidden=True)] = None,
     to_json: Annotated[Path | None, typer.Option("--json", parser=options.output_file, metavar="FILE")] = None,
     page: Annotated[
         Path | None, typer.Option(parser=options.output_file, metavar="FILE", help="An HTML page, with a figure.")
@@ -73,15 +77,18 @@ def diagnose(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
     from specdec_lib.experiments.data.answers import read_answers
-    from specdec_lib.experiments.elsewhere import PROGRAMS, switched_on
+    from specdec_lib.experiments.other_engines import PROGRAMS, switched_on
     from specdec_lib.report.display import diagnosis_page
 
-    named = [path.resolve() for path in (answers, weights, options.expanded(prices), to_json, page) if path]
+    if former_prices is not None:
+        typer.echo("--prices is now --costs; the former name goes with version 1.2", err=True)
+        costs = former_prices
+    named = [path.resolve() for path in (answers, weights, options.expanded_path(costs), to_json, page) if path]
     if len(set(named)) < len(named):
         raise ValueError(
-            "two of ANSWERS, --weights, --prices, --json and --page are one file; name another one to write to"
+            "two of ANSWERS, --weights, --costs, --json and --page are one file; name another one to write to"
         )
-    curve, own = _prices(prices), load_tokenizer(tokenizer)
+    curve, own = _costs(costs), load_tokenizer(tokenizer)
     left_out: Counter[str] = Counter()
     read = read_answers(answers, own, left_out)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
@@ -96,7 +103,7 @@ def diagnose(
         write_atomic(to_json, json.dumps(about | found.about(), indent=1, ensure_ascii=False) + "\n")
     if page is not None:
         write_atomic(page, diagnosis_page.page(found, tokenizer))
-    _print(f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {tokenizer}, prices {curve.name}\n")
+    _print(f"{len(found.each):,d} answers of {found.tokens:,d} tokens; tokenizer {tokenizer}, costs {curve.name}\n")
     _print(_table(found) + "\n")
     for what, lines in (+left_out).items():
         _print(f"Left out in {lines} {'line' if lines == 1 else 'lines'}: {what}.")
@@ -109,6 +116,6 @@ def diagnose(
     for name, needed in found.needs.items():
         _print(f"{name} is not predicted: it needs {needed}.")
     if found.free:
-        _print(f"Drafting counts as free, because these prices have no time for it: {', '.join(found.free)}.")
+        _print(f"Drafting counts as free, because these costs have no time for it: {', '.join(found.free)}.")
     for path in filter(None, (to_json, page)):
         _print(f"written to {path}")

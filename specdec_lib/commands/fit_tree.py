@@ -20,12 +20,14 @@ def fit_tree(
     heads: Annotated[
         Path | None,
         typer.Option(
-            parser=options.existing, metavar="FOLDER", help="Heads from train-heads, for sources that draft with heads."
+            parser=options.existing_path,
+            metavar="FOLDER",
+            help="Heads from train-heads, for sources that draft with heads.",
         ),
     ] = None,
     prompts: options.Prompts = 6,
     max_new_tokens: options.NewTokens = 96,
-    store_tokens: Annotated[int, options.whole("Of REST's datastore without --store.")] = 1_000_000,
+    store_tokens: Annotated[int, options.whole_number("Of REST's datastore without --store.")] = 1_000_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
 ) -> None:

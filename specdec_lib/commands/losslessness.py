@@ -17,9 +17,9 @@ from specdec_lib.files import write_atomic
 
 
 def losslessness(
-    prompts: Annotated[int, options.whole("How many.")] = 1000,
+    prompts: Annotated[int, options.whole_number("How many.")] = 1000,
     max_new_tokens: options.NewTokens = 16,
-    seeds: Annotated[int, options.whole("Sampled runs of a prompt, after the greedy one.", 0)] = 1,
+    seeds: Annotated[int, options.whole_number("Sampled runs of a prompt, after the greedy one.", 0)] = 1,
     method: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A method to compare; may be repeated (default: all that claim it)."),

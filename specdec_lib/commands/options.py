@@ -13,7 +13,7 @@ from specdec_lib import files
 from specdec_lib.decoding import checks
 
 
-def expanded(text: str | Path) -> Path:
+def expanded_path(text: str | Path) -> Path:
     """A path whose ``~`` is written out."""
     try:
         return files.named(text)
@@ -23,7 +23,7 @@ def expanded(text: str | Path) -> Path:
 
 def output_file(text: str | Path) -> Path:
     """The path of a file to write, in whose folder, made if it is not there, a file can be made."""
-    path = expanded(text)
+    path = expanded_path(text)
     why = files.cannot_write(path)
     if why:
         raise typer.BadParameter(f"no file can be written at {path} ({why}); name another one")
@@ -32,22 +32,22 @@ def output_file(text: str | Path) -> Path:
 
 def output_folder(text: str | Path) -> Path:
     """The path of a folder to write to, in which, made if it is not there, a file can be made."""
-    path = expanded(text)
+    path = expanded_path(text)
     why = files.cannot_write(path / "file")
     if why:
         raise typer.BadParameter(f"no file can be written in {path} ({why}); name another folder")
     return path
 
 
-def existing(text: str | Path) -> Path:
+def existing_path(text: str | Path) -> Path:
     """The path of a file or folder that is there."""
-    path = expanded(text)
+    path = expanded_path(text)
     if not path.exists():
         raise typer.BadParameter(f"there is no {path}")
     return path
 
 
-def whole(help: str, least: int = 1, *flags: str) -> Any:
+def whole_number(help: str, least: int = 1, *flags: str) -> Any:
     """An option that is a whole number of ``least`` or more."""
 
     def read(text: str | int) -> int:
@@ -84,7 +84,7 @@ def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
         checks.one_of(option, name, known)
 
 
-def fits(option: str, length: int, limit: int) -> None:
+def check_length(option: str, length: int, limit: int) -> None:
     """Refuse a length that a model's context has no room for."""
     if length > limit:
         raise ValueError(f"{option} is {length}, the model's context {limit}; expected no more than fits")
@@ -99,9 +99,11 @@ Task = Annotated[list[str] | None, typer.Option(help="A task of the book; may be
 Source = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A method that one tree drafts from; may be repeated.")
 ]
-Store = Annotated[Path | None, typer.Option(parser=existing, metavar="FOLDER", help="A datastore of this tokenizer.")]
-Prompts = Annotated[int, whole("Prompts of each task.")]
-NewTokens = Annotated[int, whole("Longest answer, in tokens.")]
+Store = Annotated[
+    Path | None, typer.Option(parser=existing_path, metavar="FOLDER", help="A datastore of this tokenizer.")
+]
+Prompts = Annotated[int, whole_number("Prompts of each task.")]
+NewTokens = Annotated[int, whole_number("Longest answer, in tokens.")]
 
 
 def hidden_size_and_context(name_or_path: str | Path) -> tuple[int, int]:

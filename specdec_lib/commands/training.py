@@ -35,16 +35,16 @@ def train_acceptance_head(
             "--sees-confidence", help="Let the head also read the draft model's probability, unlike the paper's."
         ),
     ] = False,
-    epochs: Annotated[int, options.whole("Passes over the answers.")] = 10,
+    epochs: Annotated[int, options.whole_number("Passes over the answers.")] = 10,
     rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     seed: Seed = 0,
     seeds: Annotated[
-        int, options.whole("Heads to train, from --seed on; the second is written to acceptance-1.safetensors.")
+        int, options.whole_number("Heads to train, from --seed on; the second is written to acceptance-1.safetensors.")
     ] = 1,
 ) -> None:
     """Record data for an acceptance head of SpecDec++ and train it. The same command continues after the last whole shard."""
     from specdec_lib.experiments.data.prompts import TASKS
-    from specdec_lib.experiments.head_training import Asked, train_acceptance_heads
+    from specdec_lib.experiments.head_training import PromptSettings, train_acceptance_heads
     from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.heads.acceptance_data import LABELS, check_mixing
     from specdec_lib.heads.training import Training
@@ -58,7 +58,7 @@ def train_acceptance_head(
     for place in places:
         options.output_file(place)
     models = load_pair(target, draft, device, dtype, chat=chat)
-    asked = Asked(task or TASKS, prompts, max_new_tokens)
+    asked = PromptSettings(task or TASKS, prompts, max_new_tokens)
     trained, tokens, count = train_acceptance_heads(
         models, data, settings, asked, labels, share, sees_confidence, seeds
     )
@@ -100,27 +100,27 @@ def train_heads(
     dtype: options.Dtype = "auto",
     task: options.Task = None,
     prompts: options.Prompts = 80,
-    max_new_tokens: Annotated[int, options.whole("Longest answer, in tokens.", 2)] = 128,
+    max_new_tokens: Annotated[int, options.whole_number("Longest answer, in tokens.", 2)] = 128,
     epochs: Annotated[
-        int, options.whole("Most passes over the answers; fewer once the held-out loss stops falling.")
+        int, options.whole_number("Most passes over the answers; fewer once the held-out loss stops falling.")
     ] = 20,
-    batch: Annotated[int, options.whole("Answers of a step.")] = 4,
+    batch: Annotated[int, options.whole_number("Answers of a step.")] = 4,
     rate: Annotated[float | None, typer.Option(help="Peak learning rate (default: that of the kind).")] = None,
     seed: Seed = 0,
     own_vocabulary: Annotated[
         bool, typer.Option("--own-vocabulary", help="Medusa, Hydra: an output layer for each depth.")
     ] = False,
     layers: Annotated[
-        int | None, options.whole("Medusa, Hydra: blocks of a depth (default: as released, 1 and 4).")
+        int | None, options.whole_number("Medusa, Hydra: blocks of a depth (default: as released, 1 and 4).")
     ] = None,
     prefix: Annotated[bool, typer.Option(help="Hydra: with the prefix layer of Hydra++.")] = True,
-    mlp: Annotated[int, options.whole("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
+    mlp: Annotated[int, options.whole_number("EAGLE: inner width of its layer; 0: the target's own.", 0)] = 0,
 ) -> None:
     """Train heads that draft (Medusa, Hydra, EAGLE) on a target's own answers; recorded answers are kept."""
     import torch
 
     from specdec_lib.experiments.data.prompts import TASKS
-    from specdec_lib.experiments.head_training import Asked, train_kinds
+    from specdec_lib.experiments.head_training import PromptSettings, train_kinds
     from specdec_lib.experiments.runs.recorded_runs import ONE_THREAD, check_template
     from specdec_lib.heads.draft_training import HeadTraining
     from specdec_lib.heads.drafting import KINDS
@@ -139,7 +139,7 @@ def train_heads(
     model, tokenizer = load_model(target, device, dtype)
     if model.device.type == "cpu" and model.num_parameters() < ONE_THREAD:
         torch.set_num_threads(1)
-    asked, chosen = Asked(task or TASKS, prompts, max_new_tokens), {name: own[name] for name in kinds}
+    asked, chosen = PromptSettings(task or TASKS, prompts, max_new_tokens), {name: own[name] for name in kinds}
     for name, head in train_kinds(model, tokenizer, data, out, settings, asked, chosen).items():
         first = ", ".join(f"{row[0]:.1%}" for row in head.accuracies)
         story = head.story

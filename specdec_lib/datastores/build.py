@@ -27,7 +27,7 @@ from specdec_lib.datastores.tokens import (
     tokenizer_fingerprint,
     tokenizer_vocabulary,
 )
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,7 +102,7 @@ def build_tokens(
     path = files.located(path)
     token_dtype(vocabulary)
     vocabulary = int(vocabulary)
-    max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1)
+    max_tokens = None if max_tokens is None else whole_number("max_tokens", max_tokens, 1)
     check_target(path)
     with files.building(path, NAMES) as unfinished:
         arrays = _encoded(documents, encode, vocabulary)
@@ -117,7 +117,7 @@ def build_tokens(
 
 def check_target(path: Path) -> None:
     """Refuse a path at which no datastore can be written, before any work is done."""
-    if (files.present(index := path / dense.FOLDER) / dense.MANIFEST).is_file():
+    if (files.current_place(index := path / dense.FOLDER) / dense.MANIFEST).is_file():
         raise files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     files.check_target(path, MANIFEST, FORMAT, "datastore", NAMES)
 
@@ -229,7 +229,7 @@ def _encoded(documents: Iterable[Document], encode: Encode | None, vocabulary: i
             yield ids
 
 
-def taken(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[np.ndarray]:
+def first_documents(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[np.ndarray]:
     """The documents up to the first that would exceed a number of tokens.
 
     Parameters
@@ -245,8 +245,8 @@ def taken(documents: Iterator[np.ndarray], max_tokens: int | None) -> Iterator[n
     Examples
     --------
     >>> import numpy as np
-    >>> from specdec_lib.datastores.build import taken
-    >>> [len(ids) for ids in taken(map(np.arange, (3, 1, 2, 4)), max_tokens=6)]
+    >>> from specdec_lib.datastores.build import first_documents
+    >>> [len(ids) for ids in first_documents(map(np.arange, (3, 1, 2, 4)), max_tokens=6)]
     [3, 1, 2]
     """
     tokens = 0
@@ -279,7 +279,7 @@ def holds(store: TokenStore, texts: Iterable[str], encode: Encode, max_tokens: i
     >>> [holds(store, [text], encoder(tokenizer), None) for text in ("x = 1\n", "x = 2\n")]
     [True, False]
     """
-    kept = (ids for ids in taken(_encoded(texts, encode, store.vocabulary), max_tokens) if len(ids) > 1)
+    kept = (ids for ids in first_documents(_encoded(texts, encode, store.vocabulary), max_tokens) if len(ids) > 1)
     pairs = itertools.zip_longest(kept, map(store.document, range(len(store))))
     return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
@@ -306,7 +306,7 @@ def _write(
             chunk.clear()
             starts.clear()
 
-        for ids in taken(documents, max_tokens):
+        for ids in first_documents(documents, max_tokens):
             if len(ids) < 2:
                 skipped += 1
                 continue

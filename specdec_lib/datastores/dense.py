@@ -27,7 +27,7 @@ from specdec_lib.datastores import arrays, faiss_index, tokens
 from specdec_lib.datastores.reduction import EPSILON, Moments, Reduction, check_states, fit
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ MANIFEST = "dense.json"
 FOLDER = "dense"
 FILES = ("index.faiss", "positions.npy", "explained_variance.npy")
 _FIELDS = {
-    "rows": files.count,
-    "width": files.count,
-    "dims": files.count,
-    "factory": files.text,
-    "model": files.text_or_none,
-    "tokens_sha256": files.text,
+    "rows": files.is_count,
+    "width": files.is_count,
+    "dims": files.is_count,
+    "factory": files.is_text,
+    "model": files.is_text_or_none,
+    "tokens_sha256": files.is_text,
 }
 
 
@@ -156,7 +156,7 @@ def build_dense_index(
     if not isinstance(store, TokenStore):
         store = TokenStore.open(_named(path).parent if store is None else store)
     path = files.located(path)
-    sample = whole("sample", sample, 1)
+    sample = whole_number("sample", sample, 1)
     if not len(source):
         raise ValueError("there are no states to index; expected at least one")
     if reduction is not None:
@@ -295,13 +295,13 @@ class DenseIndex:
         if isinstance(path, TokenStore):
             path, store = path.path, path
         path, place = _named(path), files.located(path)
-        folder = files.present(place)
-        inside = (folder / tokens.MANIFEST).is_file() or files.present(folder / FOLDER).is_dir()
+        folder = files.current_place(place)
+        inside = (folder / tokens.MANIFEST).is_file() or files.current_place(folder / FOLDER).is_dir()
         if not (folder / MANIFEST).is_file() and inside:
             path, place = folder / FOLDER, files.located(folder / FOLDER)
         if not isinstance(store, TokenStore):
             store = path.parent if store is None else store  # the index itself may be a link
-        return files.whole(place, MANIFEST, partial(cls._of_build, place, store))
+        return files.read_one_build(place, MANIFEST, partial(cls._of_build, place, store))
 
     @classmethod
     def _of_build(cls, path: Path, store: TokenStore | str | Path, folder: Path) -> DenseIndex:
@@ -363,7 +363,7 @@ class DenseIndex:
         positions : int64 array of shape (n, k)
             Where the continuations start in ``store.tokens``, -1 where fewer were found.
         """
-        k = whole("k", k, 1)
+        k = whole_number("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         states = check_states(states, self.width)

@@ -8,7 +8,7 @@ import torch
 from specdec_lib.datastores.reduction import Moments, check_states, fit
 from specdec_lib.datastores.states import ArrayStates
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 
 
 class ExactIndex:
@@ -35,7 +35,7 @@ class ExactIndex:
 
     def search(self, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`specdec_lib.datastores.dense.DenseIndex.search`."""
-        k = whole("k", k, 1)
+        k = whole_number("k", k, 1)
         if isinstance(states, torch.Tensor):
             states = states.detach().float().cpu().numpy()
         queries = torch.from_numpy(self._reduction.apply(states)).to(self._keys.device)

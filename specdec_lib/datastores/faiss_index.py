@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_lib.datastores.reduction import Reduction
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.files import StoreError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def set_effort(index: faiss.Index, nprobe: int | None = None, ef_search: int | N
         if value is not None:
             if part is None:
                 raise ValueError(f"{name} is given for an index that has none: nprobe is of IVF, ef_search of HNSW")
-            setattr(part, field, whole(name, value, 1))
+            setattr(part, field, whole_number(name, value, 1))
 
 
 def read(path: Path, width: int, rows: int) -> faiss.IndexPreTransform:

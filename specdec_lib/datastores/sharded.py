@@ -37,9 +37,9 @@ SHARD = "shard-{:05d}"
 
 def _shards(value: Any) -> bool:
     """Whether a value of a manifest describes shards, under names that lead nowhere else."""
-    kinds = {"tokens": files.count, "documents": files.count, "tokens_sha256": files.text}
+    kinds = {"tokens": files.is_count, "documents": files.is_count, "tokens_sha256": files.is_text}
     return (
-        files.objects(value)
+        files.is_object_list(value)
         and len(value) > 0
         and all(about.get("name") == SHARD.format(number) for number, about in enumerate(value))
         and all(right(about.get(name)) for about in value for name, right in kinds.items())
@@ -47,8 +47,8 @@ def _shards(value: Any) -> bool:
 
 
 _FIELDS = {
-    "vocabulary": lambda value: files.count(value) and 1 <= value <= LARGEST_VOCABULARY,
-    "tokenizer": files.text_or_none,
+    "vocabulary": lambda value: files.is_count(value) and 1 <= value <= LARGEST_VOCABULARY,
+    "tokenizer": files.is_text_or_none,
     "shards": _shards,
 }
 
@@ -72,7 +72,7 @@ def is_sharded(path: str | Path) -> bool:
     >>> is_sharded(folder / "store")
     False
     """
-    return (files.present(files.located(path)) / MANIFEST).is_file()
+    return (files.current_place(files.located(path)) / MANIFEST).is_file()
 
 
 def write_shards(path: Path, count: int, **about: Any) -> None:
@@ -109,7 +109,7 @@ class ShardedStore:
     @classmethod
     def open(cls, path: str | Path) -> ShardedStore:
         """Read the manifest of all shards; StoreError if there is none, or it is damaged or of another version."""
-        folder = files.present(files.located(path))
+        folder = files.current_place(files.located(path))
         missing = f"{folder} is no store of shards; build one with 'python -m specdec_lib datastore build --shards N'"
         return cls(folder, files.read_manifest(folder / MANIFEST, FORMAT, missing, (), _FIELDS))
 

@@ -145,7 +145,7 @@ def build_sharded(
             if known | {"texts": key["texts"]} != key or not all(map(_done, jobs, _keys(known), key["texts"])):
                 raise StoreError(f"{path} holds another store of shards: remove it, or name another folder")
             return
-        unfinished = files.begin(path, (*PARTS, *(job.folder.name for job in jobs)), key)
+        unfinished = files.unfinished_folder(path, (*PARTS, *(job.folder.name for job in jobs)), key)
         jobs = [replace(job, folder=unfinished / job.folder.name) for job in jobs]
         missing = [job for job in jobs if not _done(job, job.key, job.key)]
         done = len(jobs) - len(missing)
@@ -194,7 +194,7 @@ class DenseJob:
 
 def embed_shard(job: DenseJob) -> tuple[Moments, Path]:
     """Embed a shard; the moments of a sample of its states, and where these are."""
-    states = hidden_states.embedded(TokenStore.open(job.shard), job.embed, job.keep)
+    states = hidden_states.states_of_store(TokenStore.open(job.shard), job.embed, job.keep)
     return dense.sample_moments(states, job.sample), states.path
 
 
@@ -221,7 +221,7 @@ def build_sharded_dense(
     The shards are embedded; the reduction is fitted to the moments of ``sample`` states of all; then each shard is
     indexed, beside the index that it has, and at the end all the new ones count at once. States are removed when all is done,
     so that an interrupted call continues with them, unless they are kept or were kept earlier
-    (:func:`~specdec_lib.datastores.states.embedded`).
+    (:func:`~specdec_lib.datastores.states.states_of_store`).
 
     Parameters
     ----------

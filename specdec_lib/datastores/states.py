@@ -18,7 +18,7 @@ from specdec_lib import files
 from specdec_lib.datastores import arrays
 from specdec_lib.datastores.reduction import check_states
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.files import StoreError
 
 FORMAT = "specdec-lib hidden states"
@@ -97,11 +97,11 @@ class OtherStates(StoreError):
 
 
 _FIELDS = {
-    "states": files.count,
-    "width": files.count,
+    "states": files.is_count,
+    "width": files.is_count,
     "dtype": lambda value: value in ("float16", "float32"),
-    "model": files.text_or_none,
-    "tokens_sha256": files.text,
+    "model": files.is_text_or_none,
+    "tokens_sha256": files.is_text,
 }
 
 
@@ -143,7 +143,7 @@ class States(ArrayStates):
             If there are none, they are damaged, or of other tokens.
         """
         path = files.located(path)
-        states = files.whole(path, MANIFEST, partial(cls._of_build, path))
+        states = files.read_one_build(path, MANIFEST, partial(cls._of_build, path))
         if store is not None and states.manifest["tokens_sha256"] != store.digest:
             raise StoreError(f"{path} holds states of other tokens than {store.path}; embed this store")
         return states
@@ -329,9 +329,9 @@ def write_states(
     ([5, 6], [2, 3])
     """
     path = files.located(path)
-    window, width = whole("window", window, 1), whole("width", width, 1)
-    batch_tokens = whole("batch_tokens", batch_tokens, 1)
-    max_states = None if max_states is None else whole("max_states", max_states, 1)
+    window, width = whole_number("window", window, 1), whole_number("width", width, 1)
+    batch_tokens = whole_number("batch_tokens", batch_tokens, 1)
+    max_states = None if max_states is None else whole_number("max_states", max_states, 1)
     one_of("cover", cover, ("truncate", "windows"))
     one_of("dtype", dtype, ("float16", "float32"))
     check_overlap(window, overlap, cover)
@@ -357,7 +357,7 @@ def write_states(
                 raise OtherStates(
                     f"{path} holds other states, of the model {str(done.model)[:12]}: move them away, or remove them"
                 )
-        unfinished = files.begin(path, FILES, key)
+        unfinished = files.unfinished_folder(path, FILES, key)
         try:
             _write(unfinished, store, plan, key, compute, batch_tokens, progress)
         except ValueError:
@@ -379,7 +379,7 @@ def check_target(path: Path) -> None:
 Embed = Callable[[TokenStore, Path, bool], "States"]
 
 
-def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
+def states_of_store(store: TokenStore, embed: Embed, keep: bool) -> States:
     r"""States of a store to make an index of.
 
     Those that were kept earlier are taken where they are the ones that are asked for, and stay in any case. States that are
@@ -404,17 +404,17 @@ def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
     Examples
     --------
     >>> from specdec_lib.datastores import build_from_texts
-    >>> from specdec_lib.datastores.states import embedded, remove_unkept
+    >>> from specdec_lib.datastores.states import states_of_store, remove_unkept
     >>> from specdec_lib.models.embedding import embed_store
     >>> store = build_from_texts(folder / "store", ["x = 1\n"], tokenizer, progress=False)
     >>> embed = lambda store, path, replace: embed_store(model, store, path, replace=replace, progress=False)
-    >>> states = embedded(store, embed, keep=False)
+    >>> states = states_of_store(store, embed, keep=False)
     >>> remove_unkept(store.path)
     >>> states.path.exists()
     False
     """
     kept = files.beside(store.path, KEPT)
-    if keep or files.present(kept).exists():
+    if keep or files.current_place(kept).exists():
         try:
             return embed(store, kept, False)
         except OtherStates:
@@ -424,7 +424,7 @@ def embedded(store: TokenStore, embed: Embed, keep: bool) -> States:
 
 
 def remove_unkept(store: Path) -> None:
-    """Remove the states of a store that were computed only to make an index of (:func:`embedded`).
+    """Remove the states of a store that were computed only to make an index of (:func:`states_of_store`).
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ def _write(
     step_of = (ends - 1) // max(1, STEP_BYTES // row_bytes)
     known = files.progress(folder).get("rows")
     size = path.stat().st_size if path.is_file() else 0
-    if not files.count(known) or size < arrays.NPY_HEADER + known * row_bytes:
+    if not files.is_count(known) or size < arrays.NPY_HEADER + known * row_bytes:
         known = 0
     with (
         open(path, "r+b" if known else "w+b", opener=files.no_link) as file,

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from specdec_lib import files
 from specdec_lib.datastores import arrays, tokens
 from specdec_lib.datastores.tokens import TokenStore
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.compiled import compiled
 from specdec_lib.files import StoreError
 
@@ -229,7 +229,7 @@ class SuffixIndex:
             now = TokenStore.of_build(path, folder) if not isinstance(store, TokenStore) else store
             return cls._of_build(now, folder)
 
-        return files.whole(path, tokens.MANIFEST, read)
+        return files.read_one_build(path, tokens.MANIFEST, read)
 
     @classmethod
     def _of_build(cls, store: TokenStore, folder: Path) -> SuffixIndex:
@@ -240,7 +240,7 @@ class SuffixIndex:
             f"{store.path} has no suffix array: build one with 'python -m specdec_lib datastore build', or with "
             "specdec_lib.datastores.build_suffix_array",
             FILES,
-            {"entries": files.count, "tokens_sha256": files.text},
+            {"entries": files.is_count, "tokens_sha256": files.is_text},
         )
         if about["tokens_sha256"] != store.digest:
             raise StoreError(
@@ -286,7 +286,7 @@ class SuffixIndex:
         -------
         Match
         """
-        max_ngram = whole("max_ngram", max_ngram, 1)
+        max_ngram = whole_number("max_ngram", max_ngram, 1)
         tail = np.array(context[-max_ngram:], dtype=np.int64)
         return Match(*longest_suffix(*self.arrays, tail, len(tail), max_ngram)[:3])
 
@@ -456,7 +456,7 @@ def build_suffix_array(store: TokenStore | str | Path, progress: bool = True) ->
 
 
 def _build(store: TokenStore, progress: bool) -> SuffixIndex:
-    folder = files.present(store.path)
+    folder = files.current_place(store.path)
     if (files.read_json(folder / tokens.MANIFEST) or {}).get("files") != store.manifest["files"]:
         raise StoreError(f"{store.path} was built again since it was opened; open it again")
     first = np.zeros(store.vocabulary + 1, np.int64)

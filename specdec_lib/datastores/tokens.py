@@ -160,13 +160,13 @@ def check_vocabulary(store: TokenStore, vocabulary: int, tokenizer: PreTrainedTo
 
 
 _FIELDS = {
-    "vocabulary": lambda value: files.count(value) and 1 <= value <= LARGEST_VOCABULARY,
-    "tokens": files.count,
-    "documents": files.count,
-    "skipped_documents": files.count,
-    "dtype": files.text,
-    "tokenizer": files.text_or_none,
-    "sources": files.objects,
+    "vocabulary": lambda value: files.is_count(value) and 1 <= value <= LARGEST_VOCABULARY,
+    "tokens": files.is_count,
+    "documents": files.is_count,
+    "skipped_documents": files.is_count,
+    "dtype": files.is_text,
+    "tokenizer": files.is_text_or_none,
+    "sources": files.is_object_list,
 }
 
 
@@ -222,14 +222,14 @@ class TokenStore:
         specdec_lib.files.StoreError: no datastore at ...none: build one with 'python -m specdec_lib datastore build'
         """
         path = files.located(path)
-        store = files.whole(path, MANIFEST, lambda folder: cls.of_build(path, folder))
+        store = files.read_one_build(path, MANIFEST, lambda folder: cls.of_build(path, folder))
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         return store
 
     @classmethod
     def of_build(cls, path: Path, folder: Path) -> TokenStore:
-        """The store at ``path`` as one build of it, ``folder``, has it (``specdec_lib.files.whole``)."""
+        """The store at ``path`` as one build of it, ``folder``, has it (``specdec_lib.files.read_one_build``)."""
         manifest = files.read_manifest(folder / MANIFEST, FORMAT, _what_is_there(path), FILES, _FIELDS)
         separator = manifest["vocabulary"]
         length = manifest["tokens"] + manifest["documents"] + 1

@@ -189,7 +189,7 @@ def rejection(
                 break
             p = residual(p, q)
             if rank + 1 < len(tried):
-                q = without(q, token)
+                q = without_token(q, token)
         else:
             return path, invert_cdf(p, sampling.uniform(position, RESIDUAL if tried else TARGET))
         node = child
@@ -200,7 +200,7 @@ def rejection(
             return path, None
 
 
-def without(q: torch.Tensor, token: int) -> torch.Tensor:
+def without_token(q: torch.Tensor, token: int) -> torch.Tensor:
     """A distribution without one of its tokens.
 
     Parameters
@@ -215,15 +215,15 @@ def without(q: torch.Tensor, token: int) -> torch.Tensor:
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.decoding.acceptance import without
-    >>> without(torch.tensor([0.5, 0.25, 0.25]), 0)
+    >>> from specdec_lib.decoding.acceptance import without_token
+    >>> without_token(torch.tensor([0.5, 0.25, 0.25]), 0)
     tensor([0.0000, 0.5000, 0.5000])
     """
     rest = q.index_fill(0, torch.tensor([token], device=q.device), 0.0)
     return rest / rest.sum()
 
 
-def drawn(q: torch.Tensor, uniforms: Sequence[float]) -> list[int]:
+def draw_without_replacement(q: torch.Tensor, uniforms: Sequence[float]) -> list[int]:
     """Tokens drawn without replacement from a distribution, in turn.
 
     Parameters
@@ -240,8 +240,8 @@ def drawn(q: torch.Tensor, uniforms: Sequence[float]) -> list[int]:
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.decoding.acceptance import drawn
-    >>> drawn(torch.tensor([0.5, 0.5, 0.0]), [0.9, 0.1, 0.3])
+    >>> from specdec_lib.decoding.acceptance import draw_without_replacement
+    >>> draw_without_replacement(torch.tensor([0.5, 0.5, 0.0]), [0.9, 0.1, 0.3])
     [1, 0]
     """
     tokens: list[int] = []
@@ -294,7 +294,7 @@ def rejection_at_once(
     q = as_wide(tree.probabilities, p)
     drafted = on_device(tree.tokens, p.device, torch.long)
     rests = residual(p[:count], q)
-    # A token refused at one position is drawn anew there; the last row is that of the token after the whole draft.
+    # A token rejected at one position is drawn anew there; the last row is that of the token after the whole draft.
     draws = invert_cdfs(
         torch.cat([rests, p[count:]]),
         [*(sampling.uniform(position + i, RESIDUAL) for i in range(count)), sampling.uniform(position + count)],

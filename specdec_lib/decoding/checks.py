@@ -5,8 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection
 
+from specdec_lib.lazy import former_names
 
-def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
+__getattr__ = former_names(__name__, whole="whole_number")
+
+
+def whole_number(name: str, value: object, least: int = 0, meaning: str = "") -> int:
     """Check a whole number.
 
     Parameters
@@ -30,10 +34,10 @@ def whole(name: str, value: object, least: int = 0, meaning: str = "") -> int:
 
     Examples
     --------
-    >>> from specdec_lib.decoding.checks import whole
-    >>> whole("num_tokens", 10, least=1)
+    >>> from specdec_lib.decoding.checks import whole_number
+    >>> whole_number("num_tokens", 10, least=1)
     10
-    >>> whole("num_tokens", 0, least=1)
+    >>> whole_number("num_tokens", 0, least=1)
     Traceback (most recent call last):
         ...
     ValueError: num_tokens is 0; expected a whole number, 1 or more

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args
 import numpy as np
 import torch
 
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import DraftTree
@@ -53,7 +53,7 @@ class Capture:
     prompt: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "topk", whole("topk", self.topk, 0, "0 for none"))
+        object.__setattr__(self, "topk", whole_number("topk", self.topk, 0, "0 for none"))
         if self.prompt and not self.topk:
             raise ValueError("prompt asks for the most likely tokens after the prompt's, and topk is 0; say how many")
         object.__setattr__(self, "layers", tuple(self.layers))

@@ -53,7 +53,7 @@ def in_window(visible: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, 
     return visible if window is None else visible & (columns > rows[:, None] - window)
 
 
-def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
+def last_logits_argument(model: PreTrainedModel, last: int) -> dict[str, int]:
     """The argument that asks a model for the logits of its last positions alone.
 
     Parameters
@@ -68,8 +68,8 @@ def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
 
     Examples
     --------
-    >>> from specdec_lib.decoding.forward import keeping
-    >>> keeping(model, 1)
+    >>> from specdec_lib.decoding.forward import last_logits_argument
+    >>> last_logits_argument(model, 1)
     {'logits_to_keep': 1}
     """
     named = "logits_to_keep" in inspect.signature(unwrapped(model).forward).parameters
@@ -79,7 +79,7 @@ def keeping(model: PreTrainedModel, last: int) -> dict[str, int]:
 class Forward:
     """Calls a model over a cache.
 
-    Passes over a few tokens use the products of :mod:`specdec_lib.decoding.few_rows` where these are faster.
+    Passes over a few tokens use the products of :mod:`specdec_lib.decoding.small_batch` where these are faster.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Forward:
         self._stacked: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._windows = windows(model)
         self.window = self._windows.get(SLIDING)
-        self._last_only = keeping(model, 1)
+        self._last_only = last_logits_argument(model, 1)
         # Its name is ``cache`` since transformers 5.24.
         takes = inspect.signature(type(unwrapped(model)).forward).parameters
         self._cache_argument = "cache" if "cache" in takes else "past_key_values"
@@ -123,10 +123,10 @@ class Forward:
         if self.device.type == "cuda" or (captures and is_compiled(model)):
             self._within = partial(attention.settings, self.device, captures and is_compiled(model))
         elif not reference:
-            from specdec_lib.decoding import few_rows  # numba takes most of a second
+            from specdec_lib.decoding import small_batch  # numba takes most of a second
 
-            if few_rows.serves(unwrapped(model)):
-                self._within = few_rows.FewRows
+            if small_batch.gains_by_small_batch(unwrapped(model)):
+                self._within = small_batch.SmallBatchLinear
 
     @property
     def running(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter, check_drafter
 from specdec_lib.decoding.loop import Limits, ModelVerifier, Processors, Trace, decode
@@ -21,6 +21,9 @@ from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit, token_ids, tokenizer_of, vocabulary_size
 from specdec_lib.decoding.stop_strings import stop_on_strings
 from specdec_lib.decoding.target import DRAFT_ROOM, Target, check_model
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, kept="to_cpu")
 
 #: New tokens that buffers have room for at first: a large max_new_tokens takes memory only as it is used.
 FIRST_ROOM = 1024
@@ -226,7 +229,7 @@ def _run_of(model, input_ids, sampling, max_new_tokens, eos_token_id, stop_strin
     generates = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or generates is None or not generates():
         raise TypeError(f"model is a {type(model).__name__}; expected a causal language model, as load_model gives")
-    most = whole("max_new_tokens", max_new_tokens, 1)
+    most = whole_number("max_new_tokens", max_new_tokens, 1)
     prompt = as_token_list(input_ids, vocabulary_size(model))
     stop = stop_on_strings(stop_strings, tokenizer, model, prompt)
     return Run(model, prompt, sampling, Limits(most, end_tokens(model, eos_token_id), context_limit(model), stop))
@@ -356,10 +359,10 @@ def record(
 
         def keep(tokens: list[int]) -> None:
             if capture.heads:
-                rows.append(kept(verifier.target.attention()))
+                rows.append(to_cpu(verifier.target.attention()))
 
         done = decode(verifier, None, run.context, run.limits, keep)
-        states = {layer: kept(verifier.target.hidden(layer)) for layer in capture.layers}
+        states = {layer: to_cpu(verifier.target.hidden(layer)) for layer in capture.layers}
     return Trace(
         prompt=run.context.tokens[: done.prompt_length],
         tokens=done.tokens,
@@ -374,7 +377,7 @@ def record(
     )
 
 
-def kept(values: torch.Tensor) -> torch.Tensor:
+def to_cpu(values: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU that may be trained on, which tensors of inference mode may not.
 
     Parameters
@@ -388,9 +391,9 @@ def kept(values: torch.Tensor) -> torch.Tensor:
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.decoding.generate import kept
+    >>> from specdec_lib.decoding.generate import to_cpu
     >>> with torch.inference_mode():
-    ...     copy = kept(torch.ones(2))
+    ...     copy = to_cpu(torch.ones(2))
     >>> copy.is_inference()
     False
     """

@@ -18,7 +18,7 @@ from specdec_lib.decoding.cache import TreeCache
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.lean import EIGHT_BITS, FLOAT32, MATRICES
-from specdec_lib.decoding.packed import Matrix, PackedWeights, pack_floats, size_of, together
+from specdec_lib.decoding.packed import Matrix, PackedWeights, pack_floats, run_on_team, size_of
 from specdec_lib.decoding.served_models import (
     FULL,
     UnsupportedModel,
@@ -291,7 +291,7 @@ class LeanForward:
             self.cache.arena.numpy()[:, 0], length, ids, positions, visible, last_only,
             np.array(sorted(self.shown), np.int64), kept.numpy(), heads, kept_rows.numpy(), *scratch, out.numpy(),
         )  # fmt: skip
-        together(lambda *team: lean.run(*team, *work), rows * own.products)
+        run_on_team(lambda *team: lean.run(*team, *work), rows * own.products)
         return out, kept, kept_rows
 
     def _reserve(self, rows: int, seen: int) -> None:

@@ -160,7 +160,7 @@ class ModelVerifier(Verifier):
         logits = self.target.verify(root, tree)
         self.passed = self.clock.mark()
         best = QueuedTopK(logits, self.topk) if self.topk else None
-        if tree.passengers is not None:
+        if tree.auxiliary is not None:
             logits = logits[: len(tree) + 1]
         outcome = self._accepted(logits, tree, context.tokens)
         if best is not None:
@@ -383,7 +383,7 @@ def decode(
                         raise RuntimeError(f"{drafter!r} changed the number of context.tokens; it may only read them")
                     tree = tree.truncated(room - 1)
                 t1 = clock.mark()
-                drafted = tree.tokens if tree.passengers is None else tree.tokens + tree.passengers.tokens
+                drafted = tree.tokens if tree.auxiliary is None else tree.tokens + tree.auxiliary.tokens
                 if drafted and max(drafted) >= context.vocabulary:
                     raise ValueError(
                         f"{drafter!r} drafted token id {max(drafted)}, outside the target's vocabulary of "

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from specdec_lib.lazy import former_attribute
+
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
@@ -36,15 +38,17 @@ class Outputs:
     tokens: np.ndarray
     #: float32, shape (n + 1, k).
     logprobs: np.ndarray
-    #: The same after each of p passengers, shape (p, k).
-    passenger_tokens: np.ndarray
-    passenger_logprobs: np.ndarray
+    #: The same after each of p auxiliary tokens, shape (p, k).
+    auxiliary_tokens: np.ndarray
+    auxiliary_logprobs: np.ndarray
     #: The token that row 0 follows, which is not part of the tree.
     root: int
+    passenger_tokens = former_attribute("auxiliary_tokens")
+    passenger_logprobs = former_attribute("auxiliary_logprobs")
 
     def top(self, k: int) -> Outputs:
         """The ``k`` most likely of each row; views."""
-        rows = (self.tokens, self.logprobs, self.passenger_tokens, self.passenger_logprobs)
+        rows = (self.tokens, self.logprobs, self.auxiliary_tokens, self.auxiliary_logprobs)
         return Outputs(*(each[:, :k] for each in rows), self.root)
 
 

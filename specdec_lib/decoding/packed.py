@@ -110,7 +110,7 @@ def _team(process: int) -> _Team:
     return _Team()
 
 
-def together(call: Callable, work: int) -> None:
+def run_on_team(call: Callable, work: int) -> None:
     """Run ``call(me, team, counter)`` on the threads that torch is given, or on fewer where ``work`` multiplications are few."""
     most = min(torch.get_num_threads(), os.cpu_count() or 1, max(1, work // SHARE))
     _team(os.getpid())(call, most)
@@ -149,7 +149,7 @@ class Matrix:
         whole = np.empty(rows * inputs, np.int16)
         scales, sums = np.empty((2, rows * groups), np.float32)
         work = self.arena, self.about, given, whole, scales, sums, out.numpy()
-        together(lambda *team: lean.multiply(*team, *work), rows * self.shape[0] * inputs)
+        run_on_team(lambda *team: lean.multiply(*team, *work), rows * self.shape[0] * inputs)
         return out[:, : self.shape[0]]
 
 

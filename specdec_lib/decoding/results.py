@@ -49,7 +49,7 @@ class Step:
 
     @property
     def width(self) -> int:
-        """Tokens of the target's pass: the last emitted one, the draft's nodes and its passengers."""
+        """Tokens of the target's pass: the last emitted one, the draft's nodes and its auxiliary tokens."""
         return self.tree.width
 
     @property

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.attention import AttentionRows
 from specdec_lib.decoding.cache import TreeCache
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
 from specdec_lib.decoding.served_models import (
@@ -174,7 +174,7 @@ class Runtime:
         widths = tuple(widths)
         if not widths or widths[0] < 1 or list(widths) != sorted(set(widths)):
             raise ValueError(f"widths are {widths}; expected whole numbers from 1 up, each once, ascending")
-        self.model, self.capacity, self.mode, self.widths = model, whole("capacity", capacity, 1), mode, widths
+        self.model, self.capacity, self.mode, self.widths = model, whole_number("capacity", capacity, 1), mode, widths
         # Kernels want rows of masks that begin at multiples of 8.
         slots = -(-(self.capacity + max(widths[-1], WIDTHS[-1])) // 8) * 8
         self.cache = TreeCache(decoder_config(model).num_hidden_layers, slots, static=True)
@@ -229,7 +229,7 @@ class Runtime:
         """One pass over a block behind the committed positions; logits of shape (len(tokens), vocabulary).
 
         The next pass overwrites them. ``forward`` and ``capture`` are those of the holder; ``tokens`` at most as many as
-        the widest width; ``tree`` is what those after the first form, its passengers last, None for a chain.
+        the widest width; ``tree`` is what those after the first form, its auxiliary tokens last, None for a chain.
         """
         width = self.width_for(len(tokens))
         self._fill(width, tokens, tree)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from specdec_lib.decoding.cache import on_device
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 
 _MASK = (1 << 64) - 1
 #: Independent sequences of uniforms under one seed.
@@ -79,8 +79,8 @@ class Sampling:
             raise ValueError(f"temperature is {self.temperature}; expected a finite number, 0 (greedy) or more")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}; expected a number in (0, 1], 1 to keep every token")
-        object.__setattr__(self, "top_k", whole("top_k", self.top_k, 0, "0 to keep every token"))
-        object.__setattr__(self, "seed", whole("seed", self.seed))
+        object.__setattr__(self, "top_k", whole_number("top_k", self.top_k, 0, "0 to keep every token"))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
 
     @property
     def greedy(self) -> bool:

@@ -12,6 +12,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding import attention
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, know_tokenizer="remember_tokenizer")
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 #: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
@@ -352,7 +355,7 @@ def exact_length(model: PreTrainedModel) -> int | None:
 def last_position(model: PreTrainedModel, unbounded: int) -> int:
     """Largest position that a pass may hold.
 
-    At a later one, as padding or a passenger might have, the whole pass would be rotated by other frequencies.
+    At a later one, as padding or an auxiliary token might have, the whole pass would be rotated by other frequencies.
 
     Parameters
     ----------
@@ -458,7 +461,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) 
         )
 
 
-def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+def remember_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Check a tokenizer and have it decide from now on which other models share the model's vocabulary.
 
     Parameters
@@ -476,9 +479,9 @@ def know_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -
     For a model that :func:`specdec_lib.load_model` did not load:
 
     >>> from transformers import LlamaForCausalLM
-    >>> from specdec_lib.decoding.served_models import know_tokenizer, tokenizer_of
+    >>> from specdec_lib.decoding.served_models import remember_tokenizer, tokenizer_of
     >>> own = LlamaForCausalLM(draft.config)
-    >>> know_tokenizer(tokenizer, own)
+    >>> remember_tokenizer(tokenizer, own)
     >>> tokenizer_of(own) is tokenizer
     True
     """

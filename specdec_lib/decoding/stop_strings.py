@@ -16,7 +16,7 @@ from specdec_lib.decoding.served_models import check_tokenizer
 _BEFORE = "abcdef"
 
 
-def checked(stop_strings: str | Iterable[str] | None) -> list[str]:
+def checked_stop_strings(stop_strings: str | Iterable[str] | None) -> list[str]:
     r"""The texts that shall end an output, as a list.
 
     Parameters
@@ -35,8 +35,8 @@ def checked(stop_strings: str | Iterable[str] | None) -> list[str]:
 
     Examples
     --------
-    >>> from specdec_lib.decoding.stop_strings import checked
-    >>> checked("\n\n")
+    >>> from specdec_lib.decoding.stop_strings import checked_stop_strings
+    >>> checked_stop_strings("\n\n")
     ['\n\n']
     """
     if stop_strings is None:
@@ -87,7 +87,7 @@ def stop_on_strings(
     >>> stop(new), stop(new[:1])
     (True, False)
     """
-    texts = checked(stop_strings)
+    texts = checked_stop_strings(stop_strings)
     if not texts:
         return None
     if tokenizer is None:

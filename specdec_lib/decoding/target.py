@@ -64,7 +64,7 @@ class Target:
         ``runtime`` keep its capacity.
     runtime : Runtime or "transformers", optional
         Runs passes over drafts in place. ``"transformers"`` runs transformers' own forward, without the products of
-        :mod:`specdec_lib.decoding.few_rows`.
+        :mod:`specdec_lib.decoding.small_batch`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class Target:
         self.device = self.forward.device
         #: Where the weights lie when they are used.
         self.devices = {self.device, *(w.device for w in model.parameters() if w.device.type != "meta")}
-        # Drafts end at the model's last position; passengers may not.
+        # Drafts end at the model's last position; auxiliary tokens may not.
         self._last_position = last_position(model, sys.maxsize - 1)
         self._strips: dict[int | None, torch.Tensor] = {}
         self._positions = torch.arange(capacity, device=self.device)
@@ -222,7 +222,7 @@ class Target:
         return logits
 
     def verify(self, root: int, tree: DraftTree) -> torch.Tensor:
-        """One pass over the root, n nodes and p passengers.
+        """One pass over the root, n nodes and p auxiliary tokens.
 
         Parameters
         ----------

@@ -10,14 +10,17 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import Capture
-from specdec_lib.decoding.generate import Run, as_token_list, end_tokens, kept
+from specdec_lib.decoding.generate import Run, as_token_list, end_tokens, to_cpu
 from specdec_lib.decoding.loop import Limits, Trace
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.served_models import context_limit
 from specdec_lib.decoding.tree import DraftTree
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, Forced="TeacherForced")
 
 
-class Forced(NamedTuple):
+class TeacherForced(NamedTuple):
     """A trace of given tokens, and what the model would have written: those up to the first other token, that one included.
 
     Examples
@@ -42,7 +45,7 @@ def record_known(
     sampling: Sampling | None = None,
     max_new_tokens: int = 128,
     capture: Capture = Capture(),
-) -> Forced:
+) -> TeacherForced:
     """Record what :func:`specdec_lib.record` would, given the tokens that it would write: one pass instead of one for each token.
 
     States and attention rows are those of plain decoding up to rounding: one pass over many tokens adds in another order than
@@ -84,16 +87,16 @@ def record_known(
     with run.verifier(replace(capture, topk=0, prompt=False)) as verifier:
         target = verifier.target
         first = verifier.first(context)
-        rows = [kept(target.attention())] if capture.heads else []
+        rows = [to_cpu(target.attention())] if capture.heads else []
         context.tokens.append(tokens[0])
         path, other = verifier.verify(tree, context)
         verifier.commit(range(len(tree)))
         if capture.heads:
             # Row i of each head is that of token i, which attends to the prompt and the tokens up to itself.
             heads = torch.stack([row.cpu() for row in target.rows.held()])
-            rows += [kept(heads[:, i, : before + i + 1]) for i in range(len(tokens) - 1)]
+            rows += [to_cpu(heads[:, i, : before + i + 1]) for i in range(len(tokens) - 1)]
         # The last token was not passed through the target by plain decoding.
-        states = {layer: kept(target.hidden(layer)[: count - 1]) for layer in capture.layers}
+        states = {layer: to_cpu(target.hidden(layer)[: count - 1]) for layer in capture.layers}
     trace = Trace(
         prompt=context.tokens[:before],
         tokens=tokens,
@@ -107,6 +110,8 @@ def record_known(
         token_ids=context.token_ids,
     )
     if first != tokens[0]:
-        return Forced(trace, [first])
+        return TeacherForced(trace, [first])
     agreed = tokens[: 1 + len(path)]
-    return Forced(trace, agreed if len(agreed) == len(tokens) else [*agreed, *([] if other is None else [other])])
+    return TeacherForced(
+        trace, agreed if len(agreed) == len(tokens) else [*agreed, *([] if other is None else [other])]
+    )

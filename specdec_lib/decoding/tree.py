@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from specdec_lib.lazy import former_attribute, former_keywords, former_names
 
-class Passengers:
+__getattr__ = former_names(__name__, Passengers="AuxiliaryTokens")
+
+
+class AuxiliaryTokens:
     """Tokens that ride along in a pass: the drafter is shown their outputs, and they are never committed.
 
     No node attends to them, so the nodes' logits do not depend on them. Lookahead's window is of this kind.
@@ -22,14 +26,14 @@ class Passengers:
     depths : sequence of int, length p
         Positions relative to the root; those after the model's last one count as the last.
     visible : bool array of shape (p, 1 + n + p)
-        Which of the root, the n nodes and the p passengers each attends to. All attend to every committed token.
+        Which of the root, the n nodes and the p auxiliary tokens each attends to. All attend to every committed token.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from specdec_lib import DraftTree, Passengers
-    >>> riding = Passengers([9], depths=[2], visible=np.array([[True, True, False, True]]))
-    >>> tree = DraftTree([5, 6], [-1, 0]).annotated(passengers=riding)
+    >>> from specdec_lib import DraftTree, AuxiliaryTokens
+    >>> riding = AuxiliaryTokens([9], depths=[2], visible=np.array([[True, True, False, True]]))
+    >>> tree = DraftTree([5, 6], [-1, 0]).annotated(auxiliary=riding)
     >>> tree.mask().astype(int)
     array([[1, 0, 0, 0],
            [1, 1, 0, 0],
@@ -44,19 +48,23 @@ class Passengers:
         self.visible = np.asarray(visible, dtype=bool)
         count = len(self.tokens)
         if len(self.depths) != count:
-            raise ValueError(f"{count} passengers but {len(self.depths)} depths; expected one depth a passenger")
+            raise ValueError(
+                f"{count} auxiliary tokens but {len(self.depths)} depths; expected one depth an auxiliary token"
+            )
         if self.visible.ndim != 2 or len(self.visible) != count:
-            raise ValueError(f"visible has shape {self.visible.shape}; expected one row for each of {count} passengers")
+            raise ValueError(
+                f"visible has shape {self.visible.shape}; expected one row for each of {count} auxiliary tokens"
+            )
         for name, values in (("tokens", self.tokens), ("depths", self.depths)):
             if values and min(values) < 0:
-                raise ValueError(f"{name} of passengers hold {min(values)}; expected numbers of 0 or more")
+                raise ValueError(f"{name} of auxiliary tokens hold {min(values)}; expected numbers of 0 or more")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Passengers)
+            isinstance(other, AuxiliaryTokens)
             and (self.tokens, self.depths) == (other.tokens, other.depths)
             and np.array_equal(self.visible, other.visible)
         )
@@ -136,8 +144,9 @@ class DraftTree:
 
     __slots__ = (
         *("tokens", "parents", "probabilities", "is_chain", "copied_from", "_depths", "_children"),
-        *("scores", "sources", "passengers", "_levels"),
+        *("scores", "sources", "auxiliary", "_levels"),
     )
+    passengers = former_attribute("auxiliary")
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
         self._fill(list(map(index, tokens)), list(map(index, parents)), probabilities)
@@ -160,7 +169,7 @@ class DraftTree:
         #: The drafter's notes (:meth:`annotated`), None without.
         self.scores: list[float] | None = None
         self.sources: list[str] | None = None
-        self.passengers: Passengers | None = None
+        self.auxiliary: AuxiliaryTokens | None = None
         #: Position in prompt and output of the token that the first node is a copy of; those after it are copies of those after
         #: it (:meth:`chain`). It is no part of equality.
         self.copied_from: int | None = None
@@ -168,25 +177,26 @@ class DraftTree:
         self._children: dict[tuple[int, int], int] | None = None
         self._levels: int | None = None
 
-    def _annotate(self, scores, sources, passengers) -> None:
+    def _annotate(self, scores, sources, auxiliary) -> None:
         count = len(self.tokens)
         for name, values in (("scores", scores), ("sources", sources)):
             if values is not None and len(values) != count:
                 raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
-        if passengers is not None and passengers.visible.shape[1] != 1 + count + len(passengers):
+        if auxiliary is not None and auxiliary.visible.shape[1] != 1 + count + len(auxiliary):
             raise ValueError(
-                f"visible has shape {passengers.visible.shape}; expected {1 + count + len(passengers)} columns"
+                f"visible has shape {auxiliary.visible.shape}; expected {1 + count + len(auxiliary)} columns"
             )
         self.scores = None if scores is None else [float(score) for score in scores]
         self.sources = None if sources is None else list(sources)
-        self.passengers = passengers if passengers is not None and len(passengers) else None
+        self.auxiliary = auxiliary if auxiliary is not None and len(auxiliary) else None
 
+    @former_keywords(passengers="auxiliary")
     def annotated(
         self,
         *,
         scores: Sequence[float] | None = None,
         sources: Sequence[str] | None = None,
-        passengers: Passengers | None = None,
+        auxiliary: AuxiliaryTokens | None = None,
         levels: int | None = None,
     ) -> DraftTree:
         """The same tree with the drafter's notes instead of those it has.
@@ -197,7 +207,7 @@ class DraftTree:
             The drafter's own estimate for each node.
         sources : sequence of str, length n, optional
             Where each node comes from.
-        passengers : Passengers, optional
+        auxiliary : AuxiliaryTokens, optional
         levels : int, optional
             Passes of a network that drafted it, where they are not its depth.
 
@@ -212,7 +222,7 @@ class DraftTree:
         [0.9, 0.5]
         """
         tree = copy(self)
-        tree._annotate(scores, sources, passengers)
+        tree._annotate(scores, sources, auxiliary)
         tree._levels = levels
         return tree
 
@@ -325,8 +335,8 @@ class DraftTree:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DraftTree) and (
-            (self.tokens, self.parents, self.scores, self.sources, self.passengers)
-            == (other.tokens, other.parents, other.scores, other.sources, other.passengers)
+            (self.tokens, self.parents, self.scores, self.sources, self.auxiliary)
+            == (other.tokens, other.parents, other.scores, other.sources, other.auxiliary)
         )
 
     __hash__ = None
@@ -353,22 +363,22 @@ class DraftTree:
 
     @property
     def width(self) -> int:
-        """Tokens of the pass that verifies it: the root, the nodes and the passengers."""
-        return 1 + len(self.tokens) + (0 if self.passengers is None else len(self.passengers))
+        """Tokens of the pass that verifies it: the root, the nodes and the auxiliary tokens."""
+        return 1 + len(self.tokens) + (0 if self.auxiliary is None else len(self.auxiliary))
 
     def block(self, root: int) -> list[int]:
-        """Tokens of that pass: ``root``, the nodes', the passengers'."""
-        return [root, *self.tokens, *([] if self.passengers is None else self.passengers.tokens)]
+        """Tokens of that pass: ``root``, the nodes', the auxiliary tokens'."""
+        return [root, *self.tokens, *([] if self.auxiliary is None else self.auxiliary.tokens)]
 
     @property
     def block_depths(self) -> list[int]:
         """Positions of those relative to the root."""
-        return [0, *self.depths, *([] if self.passengers is None else self.passengers.depths)]
+        return [0, *self.depths, *([] if self.auxiliary is None else self.auxiliary.depths)]
 
     @property
     def is_causal(self) -> bool:
-        """Whether each token of that pass attends to all before it, as a chain's without passengers do."""
-        return self.is_chain and self.passengers is None
+        """Whether each token of that pass attends to all before it, as a chain's without auxiliary tokens do."""
+        return self.is_chain and self.auxiliary is None
 
     def children(self) -> dict[tuple[int, int], int]:
         """Map from (parent index, token id) to the child's index; where drafts were not merged, the first such child's."""
@@ -384,7 +394,7 @@ class DraftTree:
         return self.children().get((node, token))
 
     def truncated(self, depth: int) -> DraftTree:
-        """The nodes no deeper than ``depth``, and all passengers, which no longer attend to nodes that are cut.
+        """The nodes no deeper than ``depth``, and all auxiliary tokens, which no longer attend to nodes that are cut.
 
         Examples
         --------
@@ -415,12 +425,12 @@ class DraftTree:
     def _notes_of(self, cut: DraftTree, nodes: Sequence[int]) -> DraftTree:
         """``cut``, which has ``nodes`` of this tree, with what is noted of them."""
         cut._levels = self._levels
-        if self.scores is None and self.sources is None and self.passengers is None:
+        if self.scores is None and self.sources is None and self.auxiliary is None:
             return cut
-        riding = self.passengers
+        riding = self.auxiliary
         if riding is not None:
             columns = [0, *(node + 1 for node in nodes), *range(1 + len(self.tokens), self.width)]
-            riding = Passengers(riding.tokens, riding.depths, riding.visible[:, columns])
+            riding = AuxiliaryTokens(riding.tokens, riding.depths, riding.visible[:, columns])
         notes = (None if values is None else [values[node] for node in nodes] for values in (self.scores, self.sources))
         cut._annotate(*notes, riding)
         return cut
@@ -430,9 +440,9 @@ class DraftTree:
         return path_to(node, self.parents)
 
     def mask(self) -> np.ndarray:
-        """Which entries of the block (root, n nodes, p passengers) each attends to, bool, shape (n + 1 + p, n + 1 + p).
+        """Which entries of the block (root, n nodes, p auxiliary tokens) each attends to, bool, shape (n + 1 + p, n + 1 + p).
 
-        A node attends to the root, its ancestors and itself; the passengers' rows are as they were given.
+        A node attends to the root, its ancestors and itself; the auxiliary tokens' rows are as they were given.
         """
         if self.is_causal:
             return np.tri(self.width, dtype=bool)
@@ -441,8 +451,8 @@ class DraftTree:
         for i, parent in enumerate(self.parents, start=1):
             mask[i] = mask[parent + 1]
             mask[i, i] = True
-        if self.passengers is not None:
-            mask[1 + len(self.tokens) :] = self.passengers.visible
+        if self.auxiliary is not None:
+            mask[1 + len(self.tokens) :] = self.auxiliary.visible
         return mask
 
 

@@ -8,7 +8,7 @@ import sys
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
@@ -80,7 +80,7 @@ class AdaptiveDraftModel(Drafter):
         runtime: Runtime | None = None,
         vocabulary: DraftVocabulary | None = None,
     ):
-        min_tokens, max_tokens = whole("min_tokens", min_tokens, 0), whole("max_tokens", max_tokens, 1)
+        min_tokens, max_tokens = whole_number("min_tokens", min_tokens, 0), whole_number("max_tokens", max_tokens, 1)
         if min_tokens > max_tokens:
             raise ValueError(f"min_tokens is {min_tokens}, max_tokens {max_tokens}; expected min_tokens <= max_tokens")
         if not isinstance(unwrapped(model), PreTrainedModel):
@@ -238,7 +238,7 @@ class AdaptiveDraftModel(Drafter):
         if self._round is not None:
             emitted = tokens[self._round.position :]
             accepted = 0
-            # A token refused is never emitted in its place, neither when greedy nor from the residual.
+            # A token rejected is never emitted in its place, neither when greedy nor from the residual.
             for ours, theirs in zip(self._drafted, emitted, strict=False):
                 if ours != theirs:
                     break
@@ -286,6 +286,6 @@ class DraftModel(AdaptiveDraftModel):
         runtime: Runtime | None = None,
         vocabulary: DraftVocabulary | None = None,
     ):
-        self.num_tokens = whole("num_tokens", num_tokens, 1)
+        self.num_tokens = whole_number("num_tokens", num_tokens, 1)
         rule = FixedLength(self.num_tokens)
         super().__init__(model, rule, max_tokens=self.num_tokens, runtime=runtime, vocabulary=vocabulary)

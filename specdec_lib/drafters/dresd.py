@@ -10,7 +10,7 @@ import numpy as np
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.datastores.sharded import ShardedDenseIndex, open_dense_index
 from specdec_lib.datastores.tokens import check_vocabulary
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -68,8 +68,8 @@ class Dresd(Drafter):
         neighbours: int = 50,
     ):
         self.index = open_dense_index(index) if isinstance(index, (str, Path)) else index
-        self.drafts, self.length = whole("drafts", drafts, 1), whole("length", length, 1)
-        self.neighbours = whole("neighbours", neighbours, 1)
+        self.drafts, self.length = whole_number("drafts", drafts, 1), whole_number("length", length, 1)
+        self.neighbours = whole_number("neighbours", neighbours, 1)
         #: Neighbours whose continuation started with the target's token at the last proposal.
         self.survivors = 0
         self._drafted: tuple[DraftTree, list[tuple[float, list[int]]]] = (EMPTY, [])

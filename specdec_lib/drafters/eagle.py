@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.acceptance import drawn
+from specdec_lib.decoding.acceptance import draw_without_replacement
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.sampling import DRAFT, distribution
 from specdec_lib.decoding.tree import DraftTree, path_to
@@ -160,5 +160,9 @@ class Eagle(StaticTreeDrafter):
         for place, row in zip(above, rows, strict=True):
             # A salt of its own for each draw of each node of this pass: a later pass draws anew at the same position.
             salts = [(start << 40) + (place + 1 << 20) + rank for rank in range(width)]
-            found.append(drawn(row, [context.sampling.uniform(start + depth - 1, DRAFT, salt) for salt in salts]))
+            found.append(
+                draw_without_replacement(
+                    row, [context.sampling.uniform(start + depth - 1, DRAFT, salt) for salt in salts]
+                )
+            )
         return found

@@ -7,7 +7,7 @@ from typing import Self
 
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Context
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.eagle import EagleState
@@ -84,8 +84,8 @@ class Eagle2(HeadDrafter):
 
     def __init__(self, model: PreTrainedModel, heads: EagleHead, nodes: int = 59, depth: int = 6, branches: int = 10):
         super().__init__(model, heads)
-        self.nodes, self.depth = whole("nodes", nodes, 1), whole("depth", depth, 1)
-        self.branches = whole("branches", branches, 1)
+        self.nodes, self.depth = whole_number("nodes", nodes, 1), whole_number("depth", depth, 1)
+        self.branches = whole_number("branches", branches, 1)
 
     @classmethod
     def of_size(cls, model: PreTrainedModel, heads: EagleHead, nodes: int) -> Self:

@@ -13,11 +13,11 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
-from specdec_lib.decoding.few_rows import FewRows
+from specdec_lib.decoding.small_batch import SmallBatchLinear
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
-from specdec_lib.heads.grown_tree import Shape, grown
+from specdec_lib.heads.grown_tree import Shape, best_tree_shape
 
 
 class HeadDrafter(Drafter):
@@ -81,7 +81,7 @@ class HeadDrafter(Drafter):
     @contextmanager
     def _inference(self) -> Iterator[None]:
         """Where the heads are run: without gradients, and on the CPU with products for a few rows."""
-        with torch.inference_mode(), FewRows() if self.ends.device.type == "cpu" else nullcontext():
+        with torch.inference_mode(), SmallBatchLinear() if self.ends.device.type == "cpu" else nullcontext():
             yield
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:
@@ -153,7 +153,9 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for (:func:`~specdec_lib.heads.grown_tree.grown`).
+        """With the tree that these heads' accuracies on held-out answers ask for.
+
+        :func:`~specdec_lib.heads.grown_tree.best_tree_shape` grows it.
 
         Parameters
         ----------
@@ -175,7 +177,7 @@ class StaticTreeDrafter(HeadDrafter):
         >>> Medusa.grown(model, heads, nodes=4).shape
         [(-1, 0), (-1, 1), (-1, 2), (0, 0)]
         """
-        return cls(model, heads, grown(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
+        return cls(model, heads, best_tree_shape(heads.accuracies, sum(cls.levels) if nodes is None else nodes))
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         """Fill the shape, level by level, with the most likely tokens after each parent."""

@@ -7,10 +7,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
-from specdec_lib.decoding.tree import DraftTree, Passengers
+from specdec_lib.decoding.tree import AuxiliaryTokens, DraftTree
 
 
 class Pool:
@@ -98,8 +98,8 @@ class Lookahead(Drafter):
         seed: int = 0,
         prompt: bool = False,
     ):
-        self.window, self.levels = whole("window", window, 1), whole("levels", levels, 3)
-        self.guesses = whole("guesses", guesses, 1)
+        self.window, self.levels = whole_number("window", window, 1), whole_number("levels", levels, 3)
+        self.guesses = whole_number("guesses", guesses, 1)
         self.merge, self.seed, self.prompt = merge, seed, prompt
 
     def start(self, context: Context) -> None:
@@ -121,9 +121,9 @@ class Lookahead(Drafter):
                 self._pooled = place + 1
         drafts = self.pool.after(context.tokens[-1]) if self._filled else []
         tree = DraftTree.from_drafts((draft[:limit] for draft in drafts), self.merge)
-        return tree.annotated(passengers=self._passengers(len(tree) + 1))
+        return tree.annotated(auxiliary=self._auxiliary(len(tree) + 1))
 
-    def _passengers(self, size: int) -> Passengers:
+    def _auxiliary(self, size: int) -> AuxiliaryTokens:
         """The window, which rides behind the ``size`` tokens of root and tree."""
         first, *others = self._rows
         columns = len(first) + 1
@@ -139,14 +139,14 @@ class Lookahead(Drafter):
                     seen = [*places[0, : column + 1], *places[1 : row + 1, column]]
                     visible[places[row, column] - size, seen] = True
         tokens = [*first, *(token for row in others for token in row)]
-        return Passengers(tokens, depths.flatten()[1:], visible)
+        return AuxiliaryTokens(tokens, depths.flatten()[1:], visible)
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs) -> None:
         """Pool the n-grams that the pass completed, and move the window on."""
-        if tree.passengers is None:
+        if tree.auxiliary is None:
             return  # the last pass, for which nothing was asked
         first, *others = self._rows
-        columns, riding = len(first) + 1, outputs.passenger_tokens[:, 0].tolist()
+        columns, riding = len(first) + 1, outputs.auxiliary_tokens[:, 0].tolist()
         if not others:
             self._rows = [first[1:], riding[: len(first)]]
         else:

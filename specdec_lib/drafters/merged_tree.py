@@ -13,6 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from specdec_lib.decoding.compiled import compiled
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, judged="visit_emitted")
 
 #: Longest matches of the buckets of a node's features; a longer one is of the last bucket.
 BUCKETS = np.array([0, 1, 2, 3, 5, 10, 20], np.int64)
@@ -277,7 +280,7 @@ def _whose(chosen, proposed):
 
 
 @compiled
-def judged(emitted, nodes, visited):
+def visit_emitted(emitted, nodes, visited):
     """Walk down the emitted tokens; the number of nodes whose children could be judged.
 
     The first row of ``visited`` gets the parents (-1: the root) whose next token is known, the second the child that was
@@ -300,7 +303,7 @@ def judged(emitted, nodes, visited):
 
 @compiled
 def judge_sources(visited, count, nodes, proposed, lately, streak):
-    """Count for each source how often its tokens were right lately, and in a row, at the nodes of :func:`judged`."""
+    """Count for each source how often its tokens were right lately, and in a row, at the nodes of :func:`visit_emitted`."""
     for source in range(len(lately)):
         for i in range(count):
             asked, node = False, nodes[FIRST_CHILD, visited[0, i] + 1]

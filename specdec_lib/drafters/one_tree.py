@@ -1,4 +1,4 @@
-"""One tree: the drafts of several sources merged, each node with a probability, as many nodes as a pass's price asks for."""
+"""One tree: the drafts of several sources merged, each node with a probability, as many nodes as a pass's cost asks for."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from functools import cache
 
 import numpy as np
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
-from specdec_lib.drafters.merged_tree import MergedTree, judge_sources, judged, learn
-from specdec_lib.drafters.pass_prices import MERGING, PassPrices
+from specdec_lib.drafters.merged_tree import MergedTree, judge_sources, learn, visit_emitted
+from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.drafters.stopping import Round, StoppingRule
-from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.drafters.tree_probabilities import NodeOutcomes, TreeProbabilities
+from specdec_lib.lazy import former_attribute, former_keywords, former_names
+
+__getattr__ = former_names(__name__, WorthItsPrice="WorthItsCost")
 
 #: Steps between two at which a draft model is asked for a token whatever it is expected to be worth, so that what is known
 #: of it does not go stale.
@@ -56,20 +59,20 @@ def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
     return replace(context, sampling=Sampling(), attention=attention)
 
 
-class WorthItsPrice(StoppingRule):
+class WorthItsCost(StoppingRule):
     """Stop once another drafted token is expected to cost more time than it gains.
 
     With rho (``rate``) the best expected tokens per unit of cost so far, a token that is right with probability P and costs t
-    (``price``: the draft model's pass and the wider pass of the target) raises the ratio iff P > rho t (the mediant lies
+    (``cost``: the draft model's pass and the wider pass of the target) raises the ratio iff P > rho t (the mediant lies
     between). P is the product of the probabilities so far and of what the source's tokens were right lately. SpecDec++'s
     threshold has the same form with a tuned constant for rho t.
 
     Examples
     --------
-    >>> from specdec_lib.drafters.one_tree import WorthItsPrice
+    >>> from specdec_lib.drafters.one_tree import WorthItsCost
     >>> from specdec_lib.drafters.stopping import Round
-    >>> rule = WorthItsPrice()
-    >>> rule.rate, rule.price = 1.2, 0.2
+    >>> rule = WorthItsCost()
+    >>> rule.rate, rule.cost = 1.2, 0.2
     >>> [rule.stop(Round(12, count, confidence=[0.9] * count)) for count in range(3)]
     [False, False, True]
     """
@@ -77,7 +80,7 @@ class WorthItsPrice(StoppingRule):
     needs = ("confidence",)
 
     def __init__(self) -> None:
-        self.rate, self.price, self.probe = 0.0, 0.0, False
+        self.rate, self.cost, self.probe = 0.0, 0.0, False
         self.reset()
 
     def reset(self) -> None:
@@ -94,7 +97,7 @@ class WorthItsPrice(StoppingRule):
             return False
         coming = float(self._right.sum() / self._judged.sum())
         chance = math.prod(map(self.calibrated, drafted.confidence)) * coming
-        return chance <= self.rate * self.price
+        return chance <= self.rate * self.cost
 
     def verified(self, drafted: Round, accepted: int) -> None:
         for place, confidence in enumerate(drafted.confidence[: accepted + 1]):
@@ -105,13 +108,14 @@ class WorthItsPrice(StoppingRule):
 
 def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
     """A draft model that stops where another token does not pay; the given one where it does so already."""
-    if isinstance(source.rule, WorthItsPrice):
+    if isinstance(source.rule, WorthItsCost):
         return source
     return AdaptiveDraftModel(
-        source.model, WorthItsPrice(), 0, source.max_tokens, runtime=source.runtime, vocabulary=source.vocabulary
+        source.model, WorthItsCost(), 0, source.max_tokens, runtime=source.runtime, vocabulary=source.vocabulary
     )
 
 
+@former_keywords(prices="costs")
 class OneTree(Drafter):
     """Merge the drafts of several sources, estimate each node's probability, verify as many as pay.
 
@@ -121,8 +125,8 @@ class OneTree(Drafter):
 
     the expected tokens of the step per unit of cost: P(v) is the probability that the target's output goes through v, c the
     cost of a pass by its width, t what the step costs besides it, and a source's cost what it takes to ask it for a draft
-    (:class:`~specdec_lib.drafters.pass_prices.PassPrices`). There is no draft length and no number of nodes to choose. A draft
-    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsPrice`). Where ``prices``
+    (:class:`~specdec_lib.drafters.pass_costs.PassCosts`). There is no draft length and no number of nodes to choose. A draft
+    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsCost`). Where ``costs``
     say what drafting costs, no source is asked for some steps once drafts have cost more time than they saved.
 
     Every candidate is verified by the one draw that the target makes at its parent, so the output is that of plain decoding
@@ -132,8 +136,8 @@ class OneTree(Drafter):
     ----------
     sources : mapping of str to Drafter
         By name; weights and costs are found by it. Asked in order, draft models last. A draft model may have any stopping
-        rule: here it stops by :class:`WorthItsPrice`, at its own ``max_tokens`` at the latest.
-    prices : PassPrices
+        rule: here it stops by :class:`WorthItsCost`, at its own ``max_tokens`` at the latest.
+    costs : PassCosts
         Costs of the target's passes, of the draft model's and of asking each source.
     probabilities : TreeProbabilities, optional
         Weights for at least these sources; by default rough ones (:meth:`TreeProbabilities.unfitted`).
@@ -147,14 +151,14 @@ class OneTree(Drafter):
     Raises
     ------
     ValueError
-        If one drafter is two sources, ``probabilities`` lack a source, or a source drafts passengers.
+        If one drafter is two sources, ``probabilities`` lack a source, or a source drafts auxiliary tokens.
 
     Examples
     --------
     >>> from specdec_lib import generate
     >>> from specdec_lib.drafters import PromptLookup, SuffixDecoding
     >>> from specdec_lib.drafters.one_tree import OneTree
-    >>> from specdec_lib.drafters.pass_prices import CURVES
+    >>> from specdec_lib.drafters.pass_costs import CURVES
     >>> sources = {"PLD": PromptLookup(variant="transformers"), "SuffixDecoding": SuffixDecoding()}
     >>> run = generate(model, prompt, OneTree(sources, CURVES["cpu"]), max_new_tokens=24)
     >>> sorted({name for step in run.steps for name in step.tree.sources or ()})
@@ -163,10 +167,12 @@ class OneTree(Drafter):
     3.83
     """
 
+    prices = former_attribute("costs")
+
     def __init__(
         self,
         sources: Mapping[str, Drafter],
-        prices: PassPrices,
+        costs: PassCosts,
         probabilities: TreeProbabilities | None = None,
         room: int = 256,
         rate: float = 0.05,
@@ -181,17 +187,17 @@ class OneTree(Drafter):
         for name, source in sources.items():
             if names[id(source)] != name:
                 raise ValueError(f"the sources {name!r} and {names[id(source)]!r} are one drafter; make one for each")
-        room = whole("room", room, 1)
+        room = whole_number("room", room, 1)
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
         drawing = {name: _paying(source) for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)}
         self.sources = {name: source for name, source in sources.items() if name not in drawing} | drawing
         order = list(self.sources)
-        self.step_price = prices.step_of(MERGING, *(name for name in order if name not in drawing))
-        self.prices, self.room, self.rate, self.observe = prices, room, rate, observe
+        self.step_cost = costs.step_of(MERGING, *(name for name in order if name not in drawing))
+        self.costs, self.room, self.rate, self.observe = costs, room, rate, observe
         self.probabilities = (probabilities or TreeProbabilities.unfitted(order)).of(order)
         # One wider than the largest draft: the draft model is asked what a token beyond it would cost.
-        self._curve = prices.curve(room + 2)
+        self._curve = costs.curve(room + 2)
         self.capture = Capture()
         for source in self.sources.values():
             self.capture |= source.capture
@@ -200,11 +206,11 @@ class OneTree(Drafter):
         # By a set of sources as bits: their names in one string, made when it is first needed.
         self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
         self._visited = np.zeros((2, room + 1), np.int64)
-        self.observed = Judged()
+        self.observed = NodeOutcomes()
         self._forget()
 
     def __repr__(self) -> str:
-        return f"OneTree({', '.join(self.sources)}; prices {self.prices.name!r})"
+        return f"OneTree({', '.join(self.sources)}; costs {self.costs.name!r})"
 
     def inner(self) -> tuple[Drafter, ...]:
         return tuple(self.sources.values())
@@ -217,7 +223,7 @@ class OneTree(Drafter):
         self.expected, self.drafted = 1.0, 0
         self._steps = 0
         # By how many one-token passes drafts were slower than plain decoding lately; steps without drafts that are left; the
-        # price of the step under way, None where it had no draft.
+        # cost of the step under way, None where it had no draft.
         self._lost, self._resting, self._spent = 0.0, 0, None
 
     def reset(self) -> None:
@@ -242,7 +248,7 @@ class OneTree(Drafter):
         if self._resting:
             self._resting -= 1
             return EMPTY
-        sunk = self.step_price
+        sunk = self.step_cost
         for number, (name, source) in enumerate(self.sources.items()):
             drawing = isinstance(source, AdaptiveDraftModel)
             if drawing:
@@ -250,14 +256,16 @@ class OneTree(Drafter):
                 _, _, nodes, rate = tree.best(self._curve, sunk)
                 wider = len(nodes) + 1
                 source.rule.rate, source.rule.probe = rate, self._steps % _PROBE_EVERY == 0
-                source.rule.price = self.prices.drafted_token + self._curve[wider] - self._curve[wider - 1]
+                source.rule.cost = self.costs.drafted_token + self._curve[wider] - self._curve[wider - 1]
             draft = source.propose(self._views[name], limit)
-            if draft.passengers is not None:
-                raise ValueError(f"the draft of the source {name!r} has passengers, which a merged draft cannot hold")
+            if draft.auxiliary is not None:
+                raise ValueError(
+                    f"the draft of the source {name!r} has auxiliary tokens, which a merged draft cannot hold"
+                )
             shares = [1.0] * len(draft) if draft.scores is None else draft.scores
             if drawing:
                 shares = np.cumprod(source.confidence)
-                sunk += self.prices.drafted_token * len(draft)
+                sunk += self.costs.drafted_token * len(draft)
                 self.drafted += len(draft)
             if not len(draft):
                 continue
@@ -278,8 +286,8 @@ class OneTree(Drafter):
         for source in self.sources.values():
             topk = source.capture.topk
             source.verified(tree, path, outputs.top(topk) if topk else None)
-        if self.prices.drafting and self._spent is not None:
-            plain = self._spent / (1.0 + self.prices.step)  # what plain decoding emits meanwhile
+        if self.costs.drafting and self._spent is not None:
+            plain = self._spent / (1.0 + self.costs.step)  # what plain decoding emits meanwhile
             self._lost = max(0.0, self._lost + plain - 1 - len(path))
             if self._lost > _LOSS:
                 self._lost, self._resting = _LOSS / 2, _REST
@@ -290,7 +298,7 @@ class OneTree(Drafter):
             return
         self._judged = True
         emitted = np.array(self._context.tokens[self._proposed_at :], np.int64)[: self.room + 1]
-        count = judged(emitted, merged.nodes, self._visited)
+        count = visit_emitted(emitted, merged.nodes, self._visited)
         judge_sources(self._visited, count, merged.nodes, merged.proposed, self._lately, self._streak)
         for place in range(count if self.observe else 0):
             nodes, hit = self._children(self._visited[0, place]), int(self._visited[1, place])
@@ -314,11 +322,11 @@ class OneTree(Drafter):
             source.finish()
 
 
-#: With passes of any width at one price the whole merged draft is verified, so that steps go where all sources lead.
-_FLAT = PassPrices({1: 1.0}, name="flat")
+#: With passes of any width at one cost the whole merged draft is verified, so that steps go where all sources lead.
+_FLAT = PassCosts({1: 1.0}, name="flat")
 
 
-def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged:
+def node_outcomes(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> NodeOutcomes:
     """What the target emitted after the nodes that the sources proposed, each graded wherever it proposed something."""
     drafter = OneTree(sources, _FLAT, rate=0.0, observe=True)
     for trace in traces:
@@ -328,4 +336,4 @@ def judged_on(traces: Sequence[Trace], sources: Mapping[str, Drafter]) -> Judged
 
 def fit(traces: Sequence[Trace], sources: Mapping[str, Drafter], fitted_on: str) -> TreeProbabilities:
     """Weights for the sources, fitted to recorded answers; ValueError if there are none, or no source proposed anything."""
-    return TreeProbabilities.unfitted(list(sources)).fitted(judged_on(traces, sources), fitted_on)
+    return TreeProbabilities.unfitted(list(sources)).fitted(node_outcomes(traces, sources), fitted_on)

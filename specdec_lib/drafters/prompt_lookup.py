@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -70,7 +70,10 @@ class PromptLookup(Drafter):
 
     def __init__(self, max_ngram: int = 3, num_tokens: int = 10, variant: str = "original"):
         self.variant = one_of("variant", variant, ("original", "transformers"))
-        self.max_ngram, self.num_tokens = whole("max_ngram", max_ngram, 1), whole("num_tokens", num_tokens, 1)
+        self.max_ngram, self.num_tokens = (
+            whole_number("max_ngram", max_ngram, 1),
+            whole_number("num_tokens", num_tokens, 1),
+        )
         #: Position that the last draft was copied from; None where nothing was drafted.
         self.source: int | None = None
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.prompt_lookup import match_before
@@ -28,7 +28,7 @@ class _RankedLookup(Drafter):
     margin: float
 
     def __init__(self, num_tokens: int, generated: bool):
-        self.num_tokens, self.generated = whole("num_tokens", num_tokens, 1), generated
+        self.num_tokens, self.generated = whole_number("num_tokens", num_tokens, 1), generated
         self.source, self.candidates, self.margin, self._score = None, 0, 0.0, None
         self._places: dict[int, list[int]] = {}
         self._indexed = 0
@@ -129,8 +129,8 @@ class PromptLookupHidden(_RankedLookup):
         super().__init__(num_tokens, generated)
         if threshold is not None and not -1.0 <= threshold <= 1.0:
             raise ValueError(f"threshold is {threshold}; expected a cosine, -1 to 1, or None")
-        self.layer = whole("layer", layer, 0, "0 for the embeddings or the number of a block")
-        self.threshold, self.average = threshold, whole("average", average, 1)
+        self.layer = whole_number("layer", layer, 0, "0 for the embeddings or the number of a block")
+        self.threshold, self.average = threshold, whole_number("average", average, 1)
         self.average_over = one_of("average_over", average_over, ("trailing", "printed"))
         self.capture = Capture(layers=(self.layer,))
 
@@ -187,7 +187,7 @@ class PromptLookupAttention(_RankedLookup):
         self, heads: Sequence[tuple[int, int]], num_tokens: int = 70, *, aggregate: str = "max", generated: bool = True
     ):
         super().__init__(num_tokens, generated)
-        chosen = tuple((whole("block", block), whole("head", head)) for block, head in heads)
+        chosen = tuple((whole_number("block", block), whole_number("head", head)) for block, head in heads)
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"heads is {list(heads)!r}; expected one or more different (block, head) pairs, from 0")
         self.heads, self.aggregate = chosen, one_of("aggregate", aggregate, ("max", "sum"))

@@ -11,7 +11,7 @@ from specdec_lib.datastores.sharded import Question, ShardedSuffixIndex, open_su
 from specdec_lib.datastores.suffix_array import Match, SuffixIndex, longest_suffix
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
 from specdec_lib.datastores.trie import Room, best_nodes, take_matches
-from specdec_lib.decoding.checks import one_of, whole
+from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.compiled import compiled
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
@@ -97,10 +97,16 @@ class Rest(Drafter):
         seed: int = 0,
         rows: int | None = None,
     ):
-        self.max_ngram, self.min_ngram = whole("max_ngram", max_ngram, 1), whole("min_ngram", min_ngram, 1)
-        self.max_matches, self.choices = whole("max_matches", max_matches, 1), whole("choices", choices, 1)
-        self.length, self.seed = whole("length", length, 1), whole("seed", seed)
-        self.rows = None if rows is None else whole("rows", rows, 1)
+        self.max_ngram, self.min_ngram = (
+            whole_number("max_ngram", max_ngram, 1),
+            whole_number("min_ngram", min_ngram, 1),
+        )
+        self.max_matches, self.choices = (
+            whole_number("max_matches", max_matches, 1),
+            whole_number("choices", choices, 1),
+        )
+        self.length, self.seed = whole_number("length", length, 1), whole_number("seed", seed)
+        self.rows = None if rows is None else whole_number("rows", rows, 1)
         self.subsample = one_of("subsample", subsample, ("lexicographic", "uniform"))
         self.selection = one_of("selection", selection, ("exact", "released", "random"))
         if self.min_ngram > self.max_ngram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Context, Drafter, Evidence, WrappedDrafter
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.suffix_decoding import read_store
@@ -61,7 +61,10 @@ class SamDecoding(WrappedDrafter):
         bias: int = 5,
     ):
         super().__init__(TokenRecycling(LEVELS, prompt=True) if auxiliary is None else auxiliary)
-        self.num_tokens, self.threshold = whole("num_tokens", num_tokens, 1), whole("threshold", threshold, 1)
+        self.num_tokens, self.threshold = (
+            whole_number("num_tokens", num_tokens, 1),
+            whole_number("threshold", threshold, 1),
+        )
         self.bias = bias
         self.store, self._static = read_store(store)
 

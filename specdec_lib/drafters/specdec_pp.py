@@ -1,4 +1,4 @@
-"""SpecDec++: draft until the acceptance head expects a refusal (Huang et al. 2024)."""
+"""SpecDec++: draft until the acceptance head expects a rejection (Huang et al. 2024)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 
 #: What a rule may ask a drafter to compute for each token.
 QUANTITIES = ("confidence", "entropy", "acceptance")
@@ -106,7 +106,7 @@ class FixedLength(StoppingRule):
     """
 
     def __init__(self, num_tokens: int):
-        self.num_tokens = whole("num_tokens", num_tokens, 1)
+        self.num_tokens = whole_number("num_tokens", num_tokens, 1)
 
     def stop(self, drafted: Round) -> bool:
         return drafted.count >= self.num_tokens
@@ -132,7 +132,7 @@ class Heuristic(StoppingRule):
     """
 
     def __init__(self, num_tokens: int = 5, transient: bool = False):
-        self.initial = self.length = whole("num_tokens", num_tokens, 1)
+        self.initial = self.length = whole_number("num_tokens", num_tokens, 1)
         self.transient = transient
 
     def reset(self) -> None:

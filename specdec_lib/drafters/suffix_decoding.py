@@ -9,7 +9,7 @@ import numpy as np
 from specdec_lib.datastores.suffix_array import SuffixIndex
 from specdec_lib.datastores.suffix_automaton import SuffixAutomaton
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Context, Drafter, Evidence
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 
@@ -97,7 +97,7 @@ class SuffixDecoding(Drafter):
             raise ValueError(f"factor is {factor!r}; expected a number, 0 or more")
         if not math.isfinite(offset):
             raise ValueError(f"offset is {offset!r}; expected a number")
-        self.most, self.depth = whole("most", most, 1), whole("depth", depth, 2)
+        self.most, self.depth = whole_number("most", most, 1), whole_number("depth", depth, 2)
         self.factor, self.offset, self.least, self.chains = factor, offset, least, chains
         self.store, known = read_store(store)
         self._known = [] if self.store is None else [known]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.tree import DraftTree
@@ -112,7 +112,7 @@ class TokenRecycling(Drafter):
     replays = "never"
 
     def __init__(self, levels: Sequence[int] = LEVELS, width: int = 8, prompt: bool = False):
-        self.levels, self.width, self.prompt = tuple(levels), whole("width", width, 1), prompt
+        self.levels, self.width, self.prompt = tuple(levels), whole_number("width", width, 1), prompt
         self._nodes = template(self.levels, self.width)
         self.capture = Capture(topk=self.width, prompt=prompt)
         self.reset()

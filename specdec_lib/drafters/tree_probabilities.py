@@ -14,6 +14,9 @@ from safetensors.numpy import save_file
 
 from specdec_lib.drafters.merged_tree import FEATURES, width
 from specdec_lib.files import named, replacing
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, Judged="NodeOutcomes")
 
 #: Of the file that :meth:`TreeProbabilities.save` writes.
 FORMAT = 1
@@ -22,7 +25,7 @@ _UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 
 
 
 @dataclass
-class Judged:
+class NodeOutcomes:
     """Features of each judged node's children, (children, :func:`width`), and the child that was emitted, -1 for none.
 
     Examples
@@ -30,7 +33,7 @@ class Judged:
     >>> from specdec_lib import record, replay
     >>> from specdec_lib.drafters import PromptLookup
     >>> from specdec_lib.drafters.one_tree import OneTree
-    >>> from specdec_lib.drafters.pass_prices import CURVES
+    >>> from specdec_lib.drafters.pass_costs import CURVES
     >>> drafter = OneTree({"PLD": PromptLookup()}, CURVES["cpu"], observe=True)
     >>> run = replay(record(model, prompt, max_new_tokens=24), drafter)
     >>> len(drafter.observed.features) == len(drafter.observed.outcomes)
@@ -92,7 +95,7 @@ class TreeProbabilities:
                 pairs.append(self.weights[count * per + low * count - low * (low + 1) // 2 + high - low - 1])
         return TreeProbabilities(tuple(sources), np.concatenate([*own, np.array(pairs)]), self.fitted_on)
 
-    def fitted(self, judged: Judged, fitted_on: str) -> TreeProbabilities:
+    def fitted(self, judged: NodeOutcomes, fitted_on: str) -> TreeProbabilities:
         """The weights of largest likelihood, less half their squared distance from these.
 
         The likelihood is concave in the weights, so it has one maximum; L-BFGS finds it.
@@ -116,7 +119,7 @@ class TreeProbabilities:
         >>> from specdec_lib import record, replay
         >>> from specdec_lib.drafters import PromptLookup
         >>> from specdec_lib.drafters.one_tree import OneTree
-        >>> from specdec_lib.drafters.pass_prices import CURVES
+        >>> from specdec_lib.drafters.pass_costs import CURVES
         >>> drafter = OneTree({"PLD": PromptLookup()}, CURVES["cpu"], observe=True)
         >>> run = replay(record(model, prompt, max_new_tokens=24), drafter)
         >>> drafter.probabilities.fitted(drafter.observed, "one answer").fitted_on

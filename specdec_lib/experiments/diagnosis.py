@@ -1,7 +1,7 @@
 """What methods that draft from tokens alone would save on recorded answers, and what of the texts explains it.
 
 No model is needed. The recorded tokens decide what any draft would have had accepted
-(:mod:`specdec_lib.decoding.loop`), and the prices of passes what that saves.
+(:mod:`specdec_lib.decoding.loop`), and the costs of passes what that saves.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from specdec_lib.decoding.loop import Limits, Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import MERGING, PassPrices
+from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data.answers import Answer
 from specdec_lib.experiments.data.overlap import overlap
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.elsewhere import SWITCHED_ON
+from specdec_lib.experiments.other_engines import SWITCHED_ON
 from specdec_lib.experiments.runs import results
 from specdec_lib.experiments.runs.recorded_runs import Recording, in_state
-from specdec_lib.experiments.statistics.intervals import Counts, Interval, mean, pooled_rate
+from specdec_lib.experiments.statistics.intervals import Counts, Interval, mean_interval, pooled_rate
 
 #: Tokens in a row that must stand in the prompt as well, so that they count as copied.
 COPIED_RUN = 4
@@ -42,7 +42,7 @@ _WINDOW = 32_768
 
 
 class TokensAlone:
-    """A :class:`specdec_lib.methods.Workbench` without models: it has prices, weights of one tree, and a datastore if given.
+    """A :class:`specdec_lib.methods.Workbench` without models: it has costs, weights of one tree, and a datastore if given.
 
     Whatever else a method asks for raises :class:`specdec_lib.methods.Unavailable`. The weights are those that come with the
     SmolLM2 unless ``weights`` names a file of ``python -m specdec_lib fit-tree``.
@@ -63,11 +63,11 @@ class TokensAlone:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        prices: PassPrices,
+        costs: PassCosts,
         store: SuffixIndex | None = None,
         weights: str | Path | None = None,
     ):
-        self.tokenizer, self.prices, self._weights = tokenizer, prices, weights
+        self.tokenizer, self.costs, self._weights = tokenizer, costs, weights
         if store is not None:
             self.sparse = store
 
@@ -96,7 +96,7 @@ def drafters_for(bench: methods.Workbench) -> tuple[dict[str, Drafter], dict[str
     return built, missing
 
 
-def recorded(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> list[Recording]:
+def as_recordings(answers: Sequence[Answer], tokenizer: PreTrainedTokenizerBase) -> list[Recording]:
     """Answers as recordings, whose tokens are the tokenizer's. A prompt is tokenized as it stands, special tokens included."""
     vocabulary = tokenizer_vocabulary(tokenizer)
     recordings = []
@@ -120,7 +120,7 @@ def copied_tokens(prompt: Sequence[int], answer: Sequence[int]) -> int:
     return copied
 
 
-def bits(text: str, after: str = "") -> int:
+def deflate_bits(text: str, after: str = "") -> int:
     """Bits that DEFLATE needs for a text, which may copy from the end of the text that it comes after."""
     packer = zlib.compressobj(9, wbits=-15, zdict=after.encode()[-_WINDOW:])
     return 8 * len(packer.compress(text.encode()) + packer.flush())
@@ -138,7 +138,7 @@ class Text(NamedTuple):
 
 class Prediction(NamedTuple):
     """What one method is predicted to do: ``drafter`` is what was replayed, with its settings, ``speedup`` that over plain
-    decoding at the given prices, and ``width`` the mean number of tokens of a pass."""
+    decoding at the given costs, and ``width`` the mean number of tokens of a pass."""
 
     method: str
     drafter: str
@@ -150,10 +150,10 @@ class Prediction(NamedTuple):
 @dataclass(frozen=True)
 class Diagnosis:
     """What :func:`diagnose` found. ``needs`` says what each method without a prediction needs, ``free`` which drafting the
-    prices have no time for, and ``each`` has for each answer its tokens, copied share and tokens per pass by method."""
+    costs have no time for, and ``each`` has for each answer its tokens, copied share and tokens per pass by method."""
 
     tokens: int
-    prices: str
+    costs: str
     text: Text
     predictions: list[Prediction]
     needs: Mapping[str, str]
@@ -177,10 +177,10 @@ class Diagnosis:
         if name is None:
             return "One answer tells no interval, so nothing is recommended; give more of them."
         if name == methods.PLAIN:
-            return "Decode plainly: no method is faster by its whole interval at these prices."
+            return "Decode plainly: no method is faster by its whole interval at these costs."
         (best,) = (one for one in self.predictions if one.method == name)
         return (
-            f"Use {name}: at these prices it is expected to decode {best.speedup:.2f} times as fast as plain decoding. No "
+            f"Use {name}: at these costs it is expected to decode {best.speedup:.2f} times as fast as plain decoding. No "
             "other method has a higher lower end of its interval."
         )
 
@@ -189,7 +189,7 @@ class Diagnosis:
         return {
             "answers": len(self.each),
             "tokens": self.tokens,
-            "prices": self.prices,
+            "costs": self.costs,
             "recommended": self.recommended,
             "text": {name: _ends(value) for name, value in self.text._asdict().items()},
             "methods": [
@@ -207,12 +207,10 @@ def _ends(interval: Interval) -> dict[str, float | None]:
     return {name: number if math.isfinite(number) else None for name, number in interval._asdict().items()}
 
 
-def diagnose(
-    answers: Sequence[Answer], bench: methods.Workbench, prices: PassPrices, progress: bool = True
-) -> Diagnosis:
+def diagnose(answers: Sequence[Answer], bench: methods.Workbench, costs: PassCosts, progress: bool = True) -> Diagnosis:
     """Predict what methods would save on recorded answers, of which those with two tokens or more count: the first token
     comes from the prompt's own pass, whatever drafts."""
-    recordings = recorded(answers, bench.tokenizer)
+    recordings = as_recordings(answers, bench.tokenizer)
     keep = [place for place, recording in enumerate(recordings) if len(recording.trace.tokens) > 1]
     if not keep:
         raise ValueError(f"none of the {len(answers)} answers has two tokens; expected longer answers")
@@ -220,7 +218,7 @@ def diagnose(
     drafters, needs = drafters_for(bench)
     predictions, each = [], [_copied(recording) for recording in recordings]
     asked = {name: _asked(name, drafter) for name, drafter in drafters.items()}
-    free = sorted({source for sources in asked.values() for source in sources} - {MERGING, *prices.drafting})
+    free = sorted({source for sources in asked.values() for source in sources} - {MERGING, *costs.drafting})
     with tqdm(total=len(drafters) * len(recordings), desc="replaying", unit="answer", disable=not progress) as bar:
         for name, drafter in drafters.items():
 
@@ -230,21 +228,21 @@ def diagnose(
 
             runs = in_state(recordings, drafter, methods.METHODS[name].state, run)
             rows = results.table(recordings, {name: runs})
-            rows = results.priced(rows, prices.widths, lambda name: {"passes": prices.step_of(*asked[name])})
-            # Plain decoding emits a token for the price of a pass over one token, which is 1, and of a step's own work.
-            rows["alone"] = (1.0 + prices.step) * rows.tokens
+            rows = results.with_cost(rows, costs.widths, lambda name: {"passes": costs.step_of(*asked[name])})
+            # Plain decoding emits a token for the cost of a pass over one token, which is 1, and of a step's own work.
+            rows["alone"] = (1.0 + costs.step) * rows.tokens
             width = sum(step.width for run in runs for step in run.steps) / rows.passes.sum()
             predictions.append(
-                Prediction(name, repr(drafter), results.rate(rows), results.rate(rows, ("alone", "price")), width)
+                Prediction(name, repr(drafter), results.rate(rows), results.rate(rows, ("alone", "cost")), width)
             )
             for row, run in zip(each, runs, strict=True):
                 row["tokens_per_pass"][name] = run.stats["tokens_per_forward"]
     text = _text(answers, each)
-    return Diagnosis(sum(row["tokens"] for row in each), prices.name, text, predictions, needs, free, each)
+    return Diagnosis(sum(row["tokens"] for row in each), costs.name, text, predictions, needs, free, each)
 
 
 def _asked(name: str, drafter: Drafter) -> tuple[str, ...]:
-    """Return the names under which a draft is priced: the method's own, or those of one tree's sources."""
+    """Return the names under which a draft's cost is given: the method's own, or those of one tree's sources."""
     return (MERGING, *drafter.sources) if isinstance(drafter, OneTree) else (name,)
 
 
@@ -259,7 +257,7 @@ def _text(answers: Sequence[Answer], each: Sequence[Mapping[str, Any]]) -> Text:
     characters = [len(one.answer) for one in answers]
     return Text(
         pooled_rate(Counts([row["copied"] * row["tokens"] for row in each], tokens)),
-        mean([overlap(one.prompt, one.answer) for one in answers]),
-        pooled_rate(Counts([bits(one.answer) for one in answers], characters)),
-        pooled_rate(Counts([bits(one.answer, one.prompt) for one in answers], characters)),
+        mean_interval([overlap(one.prompt, one.answer) for one in answers]),
+        pooled_rate(Counts([deflate_bits(one.answer) for one in answers], characters)),
+        pooled_rate(Counts([deflate_bits(one.answer, one.prompt) for one in answers], characters)),
     )

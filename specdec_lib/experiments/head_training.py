@@ -23,7 +23,7 @@ from specdec_lib.files import named
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.acceptance_data import examples, generate_data
 from specdec_lib.heads.answers import record_answers
-from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
+from specdec_lib.heads.draft_training import HeadTraining, texts_with_states, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.fingerprint import fingerprint
@@ -32,7 +32,7 @@ from specdec_lib.models.fingerprint import fingerprint
 LONGEST = 700
 
 
-class Asked(NamedTuple):
+class PromptSettings(NamedTuple):
     """Which prompts are answered, so many of each task, and how long an answer is at most, in tokens."""
 
     tasks: Sequence[str]
@@ -47,7 +47,7 @@ def training_prompts(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[str], p
     return [ids for ids in turns if len(ids) <= LONGEST]
 
 
-def parted(responses: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_held_out(responses: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Responses to train on, and those held out to choose the epoch by: at least one, by a fixed permutation, because every n-th
     one misses some of the tasks that :func:`training_prompts` takes in turn."""
     drawn = np.random.default_rng(0).permutation(len(responses))
@@ -58,7 +58,7 @@ def parted(responses: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     )
 
 
-def _about(asked: Asked, began: float, model: PreTrainedModel) -> dict[str, Any]:
+def _about(asked: PromptSettings, began: float, model: PreTrainedModel) -> dict[str, Any]:
     """The facts about the training that are kept with a head."""
     return {
         "tasks": list(asked.tasks),
@@ -76,7 +76,7 @@ def train_acceptance_heads(
     models: tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase],
     folder: Path,
     settings: Training,
-    asked: Asked,
+    asked: PromptSettings,
     labels: str,
     mixing: float | None,
     sees_confidence: bool,
@@ -91,7 +91,7 @@ def train_acceptance_heads(
     target, draft, tokenizer = models
     prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
     responses = generate_data(target, draft, prompts, folder, Sampling(), labels, asked.max_new_tokens, PromptLookup())
-    fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in parted(responses))
+    fit, chosen_by = (examples(draft, part, mixing, settings.seed) for part in split_held_out(responses))
     about, own, trained = json.loads((named(folder) / "about.json").read_text()), fingerprint(draft), []
     for seed in range(settings.seed, settings.seed + seeds):
         began = time.perf_counter()
@@ -108,7 +108,7 @@ def train_kinds(
     data: Path,
     out: Path,
     settings: HeadTraining,
-    asked: Asked,
+    asked: PromptSettings,
     kinds: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, DraftHead]:
     """Train heads of some kinds on one recording of greedy answers, and write ``<kind>.safetensors``.
@@ -118,7 +118,7 @@ def train_kinds(
     """
     prompts = training_prompts(tokenizer, asked.tasks, asked.per_task)
     answers = record_answers(target, prompts, data, Sampling(), asked.max_new_tokens, PromptLookup())
-    texts, held_out = (read_by(target, part) for part in parted(answers))
+    texts, held_out = (texts_with_states(target, part) for part in split_held_out(answers))
     out.mkdir(parents=True, exist_ok=True)
     made = {}
     for kind, options in kinds.items():

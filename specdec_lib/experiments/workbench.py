@@ -19,7 +19,7 @@ from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.served_models import decoder_config, input_device
 from specdec_lib.drafters import PromptLookupHidden
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data import prompts, stores
 from specdec_lib.experiments.runs.metrics import pooled
@@ -28,6 +28,7 @@ from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.heads import induction
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
+from specdec_lib.lazy import former_attribute, former_keywords
 from specdec_lib.models.fingerprint import fingerprint
 
 
@@ -38,14 +39,15 @@ def companions(target: PreTrainedModel) -> Path:
     return paths.POCKET if own else paths.SMOLLM2
 
 
+@former_keywords(prices="costs")
 @dataclass
 class ModelPair:
     """A target and a draft model: the :class:`specdec_lib.methods.Workbench` of the chapters. Stores are built, and layer and
     heads chosen, when a method asks for them; ``notes`` says what was chosen, or is given ``layer`` and ``heads``.
 
     The datastores of ``store_tokens`` and ``dense_tokens`` hold text of the standard library that the prompts are not from. One
-    tree sizes its drafts by ``prices``: by default a processor's curve, in which drafting is free. Give those that were
-    measured for this pair, ``ModelPair(..., prices=PassPrices(widths, drafted_token=...))``, or set the field once they are
+    tree sizes its drafts by ``costs``: by default a processor's curve, in which drafting is free. Give those that were
+    measured for this pair, ``ModelPair(..., costs=PassCosts(widths, drafted_token=...))``, or set the field once they are
     known. ``heads_folder`` and ``tree_weights`` (what ``python -m specdec_lib fit-tree`` wrote) are by default those that are
     shipped for the target.
     """
@@ -57,7 +59,8 @@ class ModelPair:
     dense_tokens: int = 40_000
     notes: dict[str, Any] = field(default_factory=dict)
     draft_runtime: Runtime | None = None
-    prices: PassPrices = CURVES["cpu"]
+    costs: PassCosts = CURVES["cpu"]
+    prices = former_attribute("costs")
     heads_folder: Path | None = None
     tree_weights: Path | None = None
 
@@ -146,7 +149,7 @@ class ModelPair:
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
         tuned = record_once(self.target, self.tokenizer, asked, None, 64, everything)
-        credited = induction.credited(self.target, (recording.trace for recording in tuned))
+        credited = induction.induction_heads(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
         runs = {i: replay_all(tuned, PromptLookupHidden(i, short)) for i in layers}
         rates = {i: pooled(own)["tokens_per_forward"] for i, own in runs.items()}

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.compiled import compiled
 from specdec_lib.decoding.sampling import not_numbers
 from specdec_lib.decoding.served_models import input_device
@@ -103,7 +103,7 @@ class AcceptanceHead(nn.Module):
         sees_confidence: bool = False,
     ):
         super().__init__()
-        depth, width = whole("depth", depth, 0), whole("width", width, 1)
+        depth, width = whole_number("depth", depth, 0), whole_number("width", width, 1)
         if depth > 4:
             raise ValueError(f"depth is {depth}; expected a whole number, 0 (a linear layer) to 4")
         self.width, self.depth, self.draft = width, depth, draft
@@ -327,6 +327,6 @@ def weighted_loss(logits: torch.Tensor, acceptance: torch.Tensor, reject_weight:
     >>> weighted_loss(torch.zeros(2), torch.tensor([1.0, 0.0]), reject_weight=6.0)
     tensor(0.6931)
     """
-    refused = reject_weight * (1 - acceptance)
-    each = -acceptance * F.logsigmoid(logits) - refused * F.logsigmoid(-logits)
-    return each.sum() / (acceptance + refused).sum()
+    rejected = reject_weight * (1 - acceptance)
+    each = -acceptance * F.logsigmoid(logits) - rejected * F.logsigmoid(-logits)
+    return each.sum() / (acceptance + rejected).sum()

@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.contract import Capture, Drafter
-from specdec_lib.decoding.forward import keeping
+from specdec_lib.decoding.forward import last_logits_argument
 from specdec_lib.decoding.generate import generate
 from specdec_lib.decoding.sampling import DRAFT, Sampling, distribution, invert_cdf
 from specdec_lib.decoding.served_models import context_limit, decoder_config, input_device, vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.heads.acceptance import Examples
-from specdec_lib.heads.answers import Answer, kept
+from specdec_lib.heads.answers import Answer, record_or_load
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -57,7 +57,7 @@ def _logits(model: PreTrainedModel, start: int, tokens: Sequence[int]) -> torch.
     ids = torch.tensor([tokens], device=input_device(model))
     # Of the answer alone: those of a long prompt are gigabytes with a large vocabulary.
     last = len(tokens) - start + 1
-    return model(ids, use_cache=False, **keeping(model, last)).logits[0, -last:-1].float().cpu()
+    return model(ids, use_cache=False, **last_logits_argument(model, last)).logits[0, -last:-1].float().cpu()
 
 
 def label(
@@ -129,7 +129,7 @@ def generate_data(
     drafter: Drafter | None = None,
     progress: bool = True,
 ) -> list[Response]:
-    """Answer and label (:func:`label`) many prompts into a folder (:func:`~specdec_lib.heads.answers.kept`).
+    """Answer and label (:func:`label`) many prompts into a folder (:func:`~specdec_lib.heads.answers.record_or_load`).
 
     Prompt ``i`` is sampled with the seed of ``sampling`` plus ``i``.
 
@@ -185,7 +185,7 @@ def generate_data(
         "labels": labels,
         "max_new_tokens": max_new_tokens,
     }
-    return kept(Response, folder, target, prompts, about, respond, progress)
+    return record_or_load(Response, folder, target, prompts, about, respond, progress)
 
 
 def check_mixing(mixing: float | None) -> None:

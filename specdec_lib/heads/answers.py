@@ -15,13 +15,16 @@ from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Drafter
 from specdec_lib.decoding.generate import as_token_lists, generate
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.target import check_model
-from specdec_lib.files import count, located, locked, named, read_json, replacing, sweep, write_json
+from specdec_lib.files import is_count, located, locked, named, read_json, replacing, sweep, write_json
+from specdec_lib.lazy import former_names
 from specdec_lib.models.fingerprint import fingerprint
+
+__getattr__ = former_names(__name__, kept="record_or_load")
 
 FORMAT = 1
 MANIFEST = "about.json"
@@ -59,7 +62,7 @@ def record_answers(
     drafter: Drafter | None = None,
     progress: bool = True,
 ) -> list[Answer]:
-    """Let the target answer prompts into a folder (:func:`kept`).
+    """Let the target answer prompts into a folder (:func:`record_or_load`).
 
     Parameters
     ----------
@@ -94,10 +97,10 @@ def record_answers(
         return Answer(np.asarray(prompt, np.int32), np.asarray(tokens, np.int32))
 
     about = {"target": fingerprint(target), "sampling": asdict(sampling), "max_new_tokens": max_new_tokens}
-    return kept(Answer, folder, target, prompts, about, answer, progress)
+    return record_or_load(Answer, folder, target, prompts, about, answer, progress)
 
 
-def kept(
+def record_or_load(
     kind: type[Answer],
     folder: str | Path,
     target: PreTrainedModel,
@@ -137,13 +140,13 @@ def kept(
     Examples
     --------
     >>> import numpy as np
-    >>> from specdec_lib.heads.answers import Answer, kept
+    >>> from specdec_lib.heads.answers import Answer, record_or_load
     >>> echo = lambda number, prompt: Answer(np.array(prompt), np.array(prompt[-2:]))
-    >>> answers = kept(Answer, folder, model, [[5, 6, 7]], {"max_new_tokens": 2}, echo, progress=False)
+    >>> answers = record_or_load(Answer, folder, model, [[5, 6, 7]], {"max_new_tokens": 2}, echo, progress=False)
     >>> answers[0].tokens.tolist()
     [6, 7]
     """
-    whole("max_new_tokens", about["max_new_tokens"], 1)
+    whole_number("max_new_tokens", about["max_new_tokens"], 1)
     prompts = as_token_lists(prompts, target)
     check_model(target)
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
@@ -180,7 +183,7 @@ def _paths(folder: Path, about: Mapping[str, Any]) -> list[Path]:
 
 
 def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
-    """Read what :func:`kept` wrote.
+    """Read what :func:`record_or_load` wrote.
 
     Parameters
     ----------
@@ -207,7 +210,7 @@ def load(kind: type[Answer], folder: str | Path) -> list[Answer]:
     """
     folder = named(folder)
     about = read_json(folder / MANIFEST) or {}
-    if not (count(about.get("prompts")) and about["prompts"] <= MOST and about.get("shard_size") == SHARD):
+    if not (is_count(about.get("prompts")) and about["prompts"] <= MOST and about.get("shard_size") == SHARD):
         raise ValueError(f"{folder / MANIFEST} is missing or damaged: record the answers again, in an empty folder")
     shards = _paths(folder, about)
     missing = [path.name for path in shards if not path.exists()]

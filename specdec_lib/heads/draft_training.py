@@ -19,13 +19,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.target import Target
 from specdec_lib.files import replacing
 from specdec_lib.heads.answers import Answer
 from specdec_lib.heads.drafting import DraftHead, Ends
 from specdec_lib.heads.training import check_settings, rate_factor
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, read_by="texts_with_states")
 
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
@@ -82,7 +85,7 @@ class HeadTraining:
 
     def __post_init__(self) -> None:
         check_settings(self, "epochs", "batch", *([] if self.rate is None else ["rate"]))
-        whole("vocabulary", self.vocabulary, 0)
+        whole_number("vocabulary", self.vocabulary, 0)
         if not 0 <= self.average < 1:
             raise ValueError(f"average is {self.average!r}; expected a share of 0 or more and less than 1")
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -139,7 +142,7 @@ def states_of(target: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
         return model.hidden(LAST).clone()
 
 
-def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool = True) -> list[Text]:
+def texts_with_states(target: PreTrainedModel, answers: Sequence[Answer], progress: bool = True) -> list[Text]:
     """The target's states of each answer that has a token to predict: one pass for each.
 
     Parameters
@@ -156,9 +159,9 @@ def read_by(target: PreTrainedModel, answers: Sequence[Answer], progress: bool =
     Examples
     --------
     >>> from specdec_lib.heads.answers import record_answers
-    >>> from specdec_lib.heads.draft_training import read_by
+    >>> from specdec_lib.heads.draft_training import texts_with_states
     >>> answers = record_answers(model, [prompt], folder, max_new_tokens=8, progress=False)
-    >>> len(read_by(model, answers, progress=False)[0].tokens) == len(prompt) + 8
+    >>> len(texts_with_states(model, answers, progress=False)[0].tokens) == len(prompt) + 8
     True
     """
     texts = []
@@ -543,11 +546,11 @@ def train_heads(
     Examples
     --------
     >>> from specdec_lib.heads.answers import record_answers
-    >>> from specdec_lib.heads.draft_training import HeadTraining, read_by, train_heads
+    >>> from specdec_lib.heads.draft_training import HeadTraining, texts_with_states, train_heads
     >>> from specdec_lib.heads.drafting import MedusaHeads
     >>> prompts = [prompt, tokenizer("for i in range(3):\n    print(i)\n")["input_ids"]]
     >>> answers = record_answers(model, prompts, folder, max_new_tokens=16, progress=False)
-    >>> texts = read_by(model, answers, progress=False)
+    >>> texts = texts_with_states(model, answers, progress=False)
     >>> new = MedusaHeads.for_target(model, heads=2)
     >>> heads = train_heads(new, model, texts[:1], texts[1:], HeadTraining(epochs=1), progress=False)
     >>> len(heads.story["curve"])

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.served_models import UnsupportedModel, decoder_config, device_of, vocabulary_size
 from specdec_lib.heads import head_files
 from specdec_lib.heads.acceptance import ResidualBlock
@@ -152,7 +152,7 @@ class DraftHead(nn.Module, ABC):
     def __init__(self, options: dict[str, Any], target: str = "", story: dict | None = None):
         super().__init__()
         for name, value in options.items():
-            options[name] = whole(name, value, 0 if name in ("vocabulary", "prefix", "mlp", "norm") else 1)
+            options[name] = whole_number(name, value, 0 if name in ("vocabulary", "prefix", "mlp", "norm") else 1)
             if name in ("heads", "layers") and value > MOST:  # a file that says so must not ask for as much memory
                 raise ValueError(f"{name} is {value}; expected at most {MOST}")
         self.options, self.target, self.story = options, target, dict(story or {})

@@ -6,13 +6,16 @@ import heapq
 from collections.abc import Sequence
 from fractions import Fraction
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, grown="best_tree_shape")
 
 #: A static tree: for each node its parent (-1: the root) and its rank among the parent's choices, from 0; parents first.
 Shape = list[tuple[int, int]]
 
 
-def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
+def best_tree_shape(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     """The tree with the most expected accepted tokens (Medusa, section 2.3.3 and appendix C).
 
     The node reached by ranks r_1, ..., r_m is right with probability a_1[r_1] ... a_m[r_m], as if depths were independent. No
@@ -31,11 +34,11 @@ def grown(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
 
     Examples
     --------
-    >>> from specdec_lib.heads.grown_tree import grown
-    >>> grown([[0.6, 0.2], [0.5, 0.1]], nodes=3)
+    >>> from specdec_lib.heads.grown_tree import best_tree_shape
+    >>> best_tree_shape([[0.6, 0.2], [0.5, 0.1]], nodes=3)
     [(-1, 0), (-1, 1), (0, 0)]
     """
-    nodes = whole("nodes", nodes, 1)
+    nodes = whole_number("nodes", nodes, 1)
     if not len(accuracies):
         raise ValueError("there are no accuracies; expected one row for each depth")
     for depth, row in enumerate(accuracies, start=1):

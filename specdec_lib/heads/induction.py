@@ -17,13 +17,16 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.generate import as_token_lists, record
 from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.served_models import decoder_config
 from specdec_lib.files import named, write_json
+from specdec_lib.lazy import former_names
 from specdec_lib.models.fingerprint import fingerprint
+
+__getattr__ = former_names(__name__, credited="induction_heads")
 
 FORMAT = 1
 
@@ -137,7 +140,7 @@ class InductionHeads:
             about = json.loads(named(path).read_text(encoding="utf-8"))
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']}, this version reads {FORMAT}")
-            made_for, copied = about["fingerprint"], whole("copied", about["copied"], 1)
+            made_for, copied = about["fingerprint"], whole_number("copied", about["copied"], 1)
             peaks, attention = (np.array(about[name], dtype=float) for name in ("peaks", "attention"))
             if not isinstance(made_for, str):
                 raise ValueError(f"its fingerprint is {made_for!r}")
@@ -184,11 +187,13 @@ def identify(
     """
     texts = as_token_lists(prompts, model)
     shown = tqdm(texts, desc="induction heads", unit="prompt", disable=not progress)
-    return credited(model, (record(model, text, None, max_new_tokens, capture=every_head(model)) for text in shown))
+    return induction_heads(
+        model, (record(model, text, None, max_new_tokens, capture=every_head(model)) for text in shown)
+    )
 
 
 def every_head(model: PreTrainedModel) -> Capture:
-    """The attention rows of all heads, which :func:`credited` reads.
+    """The attention rows of all heads, which :func:`induction_heads` reads.
 
     Parameters
     ----------
@@ -244,7 +249,7 @@ def credits(trace: Trace) -> tuple[np.ndarray, np.ndarray, int]:
     return peaks, weight, copied
 
 
-def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
+def induction_heads(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     """Credit the heads that looked at the origin of what was copied in recorded runs.
 
     Parameters
@@ -260,9 +265,9 @@ def credited(model: PreTrainedModel, traces: Iterable[Trace]) -> InductionHeads:
     Examples
     --------
     >>> from specdec_lib import record
-    >>> from specdec_lib.heads.induction import credited, every_head
+    >>> from specdec_lib.heads.induction import induction_heads, every_head
     >>> trace = record(model, prompt, max_new_tokens=8, capture=every_head(model))
-    >>> 0 < credited(model, [trace]).copied <= 8
+    >>> 0 < induction_heads(model, [trace]).copied <= 8
     True
     """
     every, found = every_head(model).heads, []

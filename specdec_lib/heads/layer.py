@@ -6,13 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, rotated="rotary_embedding")
+
 #: Keys and values of the tokens read so far, each of shape (b, heads, n, width of a head).
 Past = tuple[torch.Tensor, torch.Tensor]
 #: Base of the rotary frequencies.
 THETA = 10000.0
 
 
-def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def rotary_embedding(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding (Su et al. 2021), halves paired as in Llama.
 
     Parameters
@@ -27,9 +31,9 @@ def rotated(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.heads.layer import rotated
+    >>> from specdec_lib.heads.layer import rotary_embedding
     >>> x = torch.randn(1, 2, 3, 8)
-    >>> torch.equal(rotated(x, torch.zeros(3, dtype=torch.long)), x)
+    >>> torch.equal(rotary_embedding(x, torch.zeros(3, dtype=torch.long)), x)
     True
     """
     half = x.shape[-1] // 2
@@ -104,7 +108,7 @@ class DecoderLayer(nn.Module):
         queries, keys, values = (
             layer(read).view(b, n, self.heads, -1).transpose(1, 2) for layer in (self.queries, self.keys, self.values)
         )
-        queries, keys = (rotated(part, positions) for part in (queries, keys))
+        queries, keys = (rotary_embedding(part, positions) for part in (queries, keys))
         if past is not None:
             keys, values = torch.cat([past[0], keys], dim=2), torch.cat([past[1], values], dim=2)
         if visible is None:

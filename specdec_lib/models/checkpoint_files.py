@@ -33,8 +33,8 @@ def check_files(folder: str | Path, weights: bool = True) -> None:
     Examples
     --------
     >>> from specdec_lib.models.checkpoint_files import check_files
-    >>> from specdec_lib.models.loading import placed
-    >>> check_files(placed("pocket"))
+    >>> from specdec_lib.models.loading import model_location
+    >>> check_files(model_location("pocket"))
     """
     folder = Path(folder)
     if not folder.is_dir():

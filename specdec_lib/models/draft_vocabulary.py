@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.decoding.served_models import know_tokenizer, token_ids, vocabulary_size
+from specdec_lib.decoding.served_models import remember_tokenizer, token_ids, vocabulary_size
 from specdec_lib.files import replacing
 
 #: Beside the weights in the folder of such a draft.
@@ -191,7 +191,7 @@ def load_vocabulary(folder: str | Path, model: PreTrainedModel, tokenizer: PreTr
     """
     path = Path(folder) / FILE
     if not path.exists():
-        return know_tokenizer(tokenizer, model)
+        return remember_tokenizer(tokenizer, model)
     try:
         held = load_file(path)
         vocabulary = DraftVocabulary(held["ids"], int(held["unknown"]) if "unknown" in held else None)

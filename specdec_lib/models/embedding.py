@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.datastores.states import States, write_states
 from specdec_lib.datastores.tokens import TokenStore, check_vocabulary
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.decoding.served_models import (
     base_model,
     check_adapters,
@@ -104,7 +104,7 @@ def embed_store(
         raise ValueError(f"{type(model).__name__} is in training mode, with dropout; call model.eval() first")
     check_adapters(model)
     check_vocabulary(store, vocabulary_size(model), tokenizer_of(model))
-    window, limit = whole("window", window, 1), context_limit(model)
+    window, limit = whole_number("window", window, 1), context_limit(model)
     if limit is not None and window > limit:
         raise ValueError(f"window is {window}, the model's context {limit}; expected no more than fits")
     return write_states(

@@ -361,7 +361,7 @@ def read(path: Path, dtype: torch.dtype | str, **options: Any) -> tuple[PreTrain
         return _model(file, alone, config, dtype, **options), tokenizer
 
 
-def described(path: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+def config_and_tokenizer(path: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     """The configuration and the tokenizer of a GGUF file, without its weights; kept in the cache."""
 
     def describe(folder: Path, file: _File) -> None:
@@ -377,10 +377,10 @@ def described(path: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     return AutoConfig.from_pretrained(folder, trust_remote_code=False), tokenizer
 
 
-def converted(path: Path, config: PreTrainedConfig) -> Path | None:
+def converted_folder(path: Path, config: PreTrainedConfig) -> Path | None:
     """A folder of the cache with the model of a GGUF file in float32; None if it is too large to be kept there.
 
-    ``config`` is the file's, as :func:`described` gives it.
+    ``config`` is the file's, as :func:`config_and_tokenizer` gives it.
     """
     if 4 * _empty(config).num_parameters() > KEPT:
         return None
@@ -400,7 +400,7 @@ def _kept(path: Path, kind: str, write: Callable[[Path, _File], None]) -> Path:
     known = hashlib.sha256(sums.encode()).hexdigest()[:16]
     target = paths.cache() / "models" / f"gguf-{known}-{kind}-{VERSION}-{transformers.__version__}"
     target.parent.mkdir(parents=True, exist_ok=True)
-    while not (files.present(target) / MANIFEST).is_file():
+    while not (files.current_place(target) / MANIFEST).is_file():
         try:
             with files.locked(target):
                 files.recover(target, NAMES, marked=False)

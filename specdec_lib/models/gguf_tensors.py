@@ -228,14 +228,14 @@ KEPT: dict[GGMLQuantizationType, tuple[int, Callable[[np.ndarray], Decoded]]] = 
 }
 
 
-def decoded(kind: GGMLQuantizationType, raw: np.ndarray) -> Decoded:
+def decode_rows(kind: GGMLQuantizationType, raw: np.ndarray) -> Decoded:
     """Of rows of bytes: numbers, (n, k), scales, (n, k / group), and minima, (n, k / 32)."""
     numbers, scales, minima = KEPT[kind][1](raw)
     rows = len(raw)
     return numbers.reshape(rows, -1), scales.reshape(rows, -1), None if minima is None else minima.reshape(rows, -1)
 
 
-def kept_as(tensor: Tensor, exact_rows: bool = True) -> int:
+def storage_kind(tensor: Tensor, exact_rows: bool = True) -> int:
     """How a matrix is kept: as the file has it, or in float32 where its type, or with ``exact_rows`` its shape, is another."""
     if tensor.kind not in KEPT or (exact_rows and tensor.shape[0] % 8):
         return FLOAT32

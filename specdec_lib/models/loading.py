@@ -22,7 +22,7 @@ from transformers import (
 
 from specdec_lib import paths
 from specdec_lib.decoding.checks import one_of
-from specdec_lib.decoding.served_models import know_tokenizer
+from specdec_lib.decoding.served_models import remember_tokenizer
 from specdec_lib.files import named
 from specdec_lib.models import gguf, smollm2
 from specdec_lib.models.checkpoint_files import check_files
@@ -103,7 +103,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return _DTYPES[one_of("dtype", dtype, ("auto", *_DTYPES))]
 
 
-def placed(name_or_path: str | Path) -> str | Path:
+def model_location(name_or_path: str | Path) -> str | Path:
     """Where a model lies.
 
     Parameters
@@ -125,8 +125,8 @@ def placed(name_or_path: str | Path) -> str | Path:
 
     Examples
     --------
-    >>> from specdec_lib.models.loading import placed
-    >>> placed("pocket").name
+    >>> from specdec_lib.models.loading import model_location
+    >>> model_location("pocket").name
     'target'
     """
     place = _place(name_or_path)
@@ -192,9 +192,9 @@ def load_config(name_or_path: str | Path, *, trust_remote_code: bool = False) ->
     >>> load_config("pocket").model_type
     'llama'
     """
-    place = placed(name_or_path)
+    place = model_location(name_or_path)
     if is_gguf(place):
-        return gguf.described(Path(place))[0]
+        return gguf.config_and_tokenizer(Path(place))[0]
     # Left unset, transformers would ask on the terminal, and a y would run the code.
     return AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
 
@@ -220,7 +220,7 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
     place = _place(name_or_path)
     check_files(place, weights=False)
     if is_gguf(place):
-        return gguf.described(Path(place))[1]
+        return gguf.config_and_tokenizer(Path(place))[1]
     return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
 
 
@@ -277,11 +277,11 @@ def load_model(
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
-    name_or_path = placed(name_or_path)
+    name_or_path = model_location(name_or_path)
     with _LOADING:
         if is_gguf(name_or_path):
-            config, tokenizer = gguf.described(name_or_path)
-            folder = gguf.converted(name_or_path, config)
+            config, tokenizer = gguf.config_and_tokenizer(name_or_path)
+            folder = gguf.converted_folder(name_or_path, config)
         else:
             tokenizer = load_tokenizer(name_or_path, trust_remote_code=trust_remote_code)
             config = load_config(name_or_path, trust_remote_code=trust_remote_code)
@@ -292,7 +292,7 @@ def load_model(
             model = _from_folder(folder, config, options)
     if folder is not name_or_path:
         model.name_or_path = str(name_or_path)
-        know_tokenizer(tokenizer, model)
+        remember_tokenizer(tokenizer, model)
     else:
         load_vocabulary(name_or_path, model, tokenizer)
     return _ready(model if spread else model.to(place)), tokenizer
@@ -324,7 +324,7 @@ def _from_folder(name_or_path: str | Path, config: PreTrainedConfig, options: di
 
 def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of a GGUF file with its own bits."""
-    from specdec_lib.models.packed_models import opened, packed_model  # numba takes most of a second
+    from specdec_lib.models.packed_models import open_packed, packed_model  # numba takes most of a second
 
     if device not in ("auto", "cpu"):
         raise ValueError(
@@ -332,7 +332,7 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         )
     if str(name_or_path) == smollm2.NAME:
         # What it says of the model is in the folder already.
-        folder, file = smollm2.folder(), opened(smollm2.fetch(smollm2.FILE))
+        folder, file = smollm2.folder(), open_packed(smollm2.fetch(smollm2.FILE))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     else:
@@ -340,18 +340,18 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )
-        file = opened(Path(placed(name_or_path)))
-        config, tokenizer = gguf.described(file.path)
+        file = open_packed(Path(model_location(name_or_path)))
+        config, tokenizer = gguf.config_and_tokenizer(file.path)
     model = packed_model(file, config)
     model.name_or_path = str(name_or_path)
-    know_tokenizer(tokenizer, model)
+    remember_tokenizer(tokenizer, model)
     return model, tokenizer
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    from specdec_lib.decoding.few_rows import serves  # numba takes most of a second
+    from specdec_lib.decoding.small_batch import gains_by_small_batch  # numba takes most of a second
 
-    if serves(model):
+    if gains_by_small_batch(model):
         check_threads()
     return model.eval()
 

@@ -26,7 +26,7 @@ from specdec_lib.decoding.target import TOLERANCE, Target
 from specdec_lib.decoding.tiles import GROUP, OUTPUTS, bytes_of_group
 from specdec_lib.files import printable, read_json, write_atomic
 from specdec_lib.models.gguf import ROTARY
-from specdec_lib.models.gguf_tensors import GGUF, decoded, kept_as
+from specdec_lib.models.gguf_tensors import GGUF, decode_rows, storage_kind
 
 #: Architectures whose files hold the matrices of transformers' layers as they are, but for the order of some rows.
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3")
@@ -38,7 +38,7 @@ _RAISED = ("gemma", "gemma2", "gemma3")
 _ROWS = 4096
 
 
-def opened(path: Path) -> GGUF:
+def open_packed(path: Path) -> GGUF:
     """A file whose bits can be kept; UnsupportedModel if it is damaged or of another architecture or kind."""
     if not path.is_file():
         raise FileNotFoundError(f"no model at {path}: expected a GGUF file")
@@ -126,7 +126,7 @@ def _fill(file: GGUF, model: PreTrainedModel, names: dict[str, str], architectur
     config = model.config.get_text_config(decoder=True)
     layers = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear | nn.Embedding)}
     matrices = {name: file.tensors[names[f"{name}.weight"]] for name in layers if f"{name}.weight" in names}
-    kinds = {name: kept_as(tensor, layers[name] not in ends) for name, tensor in matrices.items()}
+    kinds = {name: storage_kind(tensor, layers[name] not in ends) for name, tensor in matrices.items()}
     starts = np.cumsum([0, *(size_of(kinds[name], *tensor.shape) for name, tensor in matrices.items())]).tolist()
     arena = np.zeros(starts[-1], np.uint8)
     made: dict[str, Matrix] = {}
@@ -167,7 +167,7 @@ def _read(file: GGUF, matrix: Matrix, name: str, heads: int | None) -> None:
         return pack_floats(out, FLOAT32, _apart(file.floats(name), heads))
     tile = matrix.shape[1] // GROUP * bytes_of_group(*KINDS[matrix.kind])
     for first, raw in file.parts(name, whole=heads is not None):
-        parts = (None if part is None else _apart(part, heads) for part in decoded(tensor.kind, raw))
+        parts = (None if part is None else _apart(part, heads) for part in decode_rows(tensor.kind, raw))
         pack(out[first // OUTPUTS * tile :], matrix.kind, *parts)
 
 

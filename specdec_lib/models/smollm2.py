@@ -33,7 +33,7 @@ MANIFEST = "converted.json"
 def folder() -> Path:
     """The converted model in the cache, which :func:`convert` makes where it is not there; ValueError if it was altered."""
     target = paths.cache() / "models" / f"{NAME}-{FILE.sha256[:12]}"
-    if not (files.present(target) / MANIFEST).is_file():
+    if not (files.current_place(target) / MANIFEST).is_file():
         convert(target)
     state = tuple((path.name, path.stat().st_size, path.stat().st_ctime_ns) for path in sorted(target.iterdir()))
     _check(target, state)

@@ -1,6 +1,6 @@
 """The numbers of a chapter: one CSV file, which pages, claims, README and tests read.
 
-The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, timed={...})``. Instead of a table that is
+The last cell of a chapter is ``report.save("04", {"h10_over_pld10": ratio(...), ...}, measured={...})``. Instead of a table that is
 written out there it can have a list of tables, such as what functions of the chapter's module give. In prose
 ``{num}`04/h10_over_pld10:.2f``` shows a number with its interval. Pages show the published numbers, which lie in
 ``data/results/cpu``: a build of the published rows writes its counts there, which changes nothing unless rows or code changed; its
@@ -20,7 +20,7 @@ from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.files import replacing
 from specdec_lib.report import run_context
 
-COLUMNS = ("key", "value", "low", "high", "timed", "words", "prompts")
+COLUMNS = ("key", "value", "low", "high", "measured", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
@@ -38,7 +38,7 @@ class NumberError(ValueError):
 class Number(NamedTuple):
     """A row of a chapter's table: ``value`` and the ends of its 95 % interval.
 
-    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``timed`` says
+    ``prompts`` is how many prompts count in a value with an interval, None where it does not rest on prompts. ``measured`` says
     that it rests on measured seconds, so that a second run gives another one. ``words`` is a value that is a text,
     ``"not available"``, or of a value whose interval is not known ``"no interval"``.
     """
@@ -46,7 +46,7 @@ class Number(NamedTuple):
     value: float | int | None
     low: float | None = None
     high: float | None = None
-    timed: bool = False
+    measured: bool = False
     words: str = ""
     prompts: int | None = None
 
@@ -61,10 +61,10 @@ class Number(NamedTuple):
 def save(
     chapter: str,
     counted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    timed: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Any] | None = None,
     published: bool = False,
 ) -> Path:
-    """Write the numbers of a chapter, ``"04"`` say, and return the file; ``timed`` are those that rest on measured seconds.
+    """Write the numbers of a chapter, ``"04"`` say, and return the file; ``measured`` are those that rest on measured seconds.
 
     ``counted`` is one table or a list of some. Those that are counted from ``published`` rows are also written to
     :data:`COMMITTED`, whose times stay as they are.
@@ -72,22 +72,22 @@ def save(
     A value is an :class:`Interval`, a number, a truth value or a text; None, NaN and infinite numbers are written as ``"not
     available"``. NumberError if a value is something else, or a key is no identifier or there twice.
     """
-    tables, timed = [counted] if isinstance(counted, Mapping) else list(counted), timed or {}
+    tables, measured = [counted] if isinstance(counted, Mapping) else list(counted), measured or {}
     every: dict[str, Any] = {}
-    for table in (*tables, timed):
+    for table in (*tables, measured):
         if twice := every.keys() & table.keys():
-            raise NumberError(f"{min(twice)!r} is counted and timed, or in two tables; expected it once")
+            raise NumberError(f"{min(twice)!r} is counted and measured, or in two tables; expected it once")
         every |= table
     run = run_context.current()
     path = (run.folder if run else Path()) / f"{chapter}.csv"
-    rows = [_row(key, value, key in timed) for key, value in every.items()]
+    rows = [_row(key, value, key in measured) for key, value in every.items()]
     _write(path, rows)
     if published and run:
         _renew(COMMITTED / path.name, rows)
     if run:
         from IPython.display import display
 
-        display({KEYS: [list(table) for table in (*tables, timed)]}, raw=True)
+        display({KEYS: [list(table) for table in (*tables, measured)]}, raw=True)
     return path
 
 
@@ -95,7 +95,9 @@ def _renew(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
     """Write the counts of ``rows`` into the published file; a time that it lacks is taken too, one that it has stays."""
     with path.open(encoding="utf-8", newline="") as file:
         before = {
-            row["key"]: tuple(row.get(name) or "" for name in COLUMNS) for row in csv.DictReader(file) if row["timed"]
+            row["key"]: tuple(row.get(name) or "" for name in COLUMNS)
+            for row in csv.DictReader(file)
+            if row["measured"]
         }
     _write(path, [before.get(row[0], row) for row in rows])
 
@@ -107,7 +109,7 @@ def _write(path: Path, rows: Sequence[tuple[str, ...]]) -> None:
         writer.writerows(rows)
 
 
-def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
+def _row(key: str, value: Any, measured: bool) -> tuple[str, ...]:
     if not key.isidentifier():
         raise NumberError(f"{key!r} is no key; expected letters, digits and underscores")
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -126,7 +128,7 @@ def _row(key: str, value: Any, timed: bool) -> tuple[str, ...]:
         raise NumberError(
             f"{key!r} is a {type(value).__name__}; expected an Interval, a number, a truth value or a text"
         )
-    return (key, _written(value), low, high, "yes" if timed else "", words, prompts)
+    return (key, _written(value), low, high, "yes" if measured else "", words, prompts)
 
 
 def _written(value: float | int | bool | None) -> str:
@@ -152,7 +154,7 @@ def read(path: Path) -> dict[str, Number]:
                 number(row["value"]),
                 number(row["low"]),
                 number(row["high"]),
-                bool(row["timed"]),
+                bool(row["measured"]),
                 row["words"],
                 number(row.get("prompts") or ""),
             )

@@ -27,6 +27,10 @@ _INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", 
 _TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
 
 
+#: Parameters of version 1.0 under the names that they have now; both go with version 1.2.
+_FORMER = {"head_price": "head_cost", "price_repeats": "pass_repeats"}
+
+
 class UsageError(ValueError):
     """What was asked for cannot be done; the message says what to ask for instead."""
 
@@ -105,6 +109,15 @@ def declared_parameters(notebook: str | Path | Mapping[str, Any]) -> dict[str, P
     if len(cells) != 1:
         raise UsageError(f"{name} has {len(cells)} cells tagged 'parameters'; exactly one is expected")
     return parse_declarations(cells[0])
+
+
+def current_name(name: str, declared: Iterable[str]) -> str:
+    """The declared name of a parameter, which for one of version 1.0 is another one than was given."""
+    new = _FORMER.get(name, name)
+    if new == name or name in declared or new not in declared:
+        return name
+    print(f"the parameter {name} is now {new}; the old name goes with version 1.2", file=sys.stderr)
+    return new
 
 
 def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:

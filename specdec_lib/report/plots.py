@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from specdec_lib import Generation
-    from specdec_lib.chapters.ch08_one_tree import Ladder
-    from specdec_lib.drafters.pass_prices import PassPrices
+    from specdec_lib.chapters.ch08_one_tree import Comparison
+    from specdec_lib.drafters.pass_costs import PassCosts
 
 Curve = tuple[Sequence[float], Sequence[float | Interval]]
 """Values of x and of y; intervals among the latter have whiskers."""
@@ -403,21 +403,21 @@ def which_method(
     return figure
 
 
-def ladders(content: Mapping[str, Ladder], rungs: Sequence[str], prices: Sequence[PassPrices]) -> Figure:
-    """Draw the speed-up of every rung, a panel a ladder and a group of bars a price curve.
+def variant_speedups(content: Mapping[str, Comparison], variants: Sequence[str], costs: Sequence[PassCosts]) -> Figure:
+    """Draw the speed-up of every variant, one panel per comparison and one group of bars per cost curve.
 
     In each bar stands the share of the hindsight bound that it reached.
     """
     figure, axes = new(7.6, 2.3 * len(content) + 0.7, 1, len(content), sharey=True, squeeze=False)
-    for ax, (title, ladder) in zip(axes[:, 0], content.items(), strict=False):
-        heights = {rung: [ladder.rate(rung, each) for each in prices] for rung in rungs}
-        bars([each.name for each in prices], heights, "speed-up", reference=1, ax=ax)
+    for ax, (title, comparison) in zip(axes[:, 0], content.items(), strict=False):
+        heights = {variant: [comparison.rate(variant, each) for each in costs] for variant in variants}
+        bars([each.name for each in costs], heights, "speed-up", reference=1, ax=ax)
         ax.set_title(title)
         drawn = [bar for container in ax.containers for bar in container]
         box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
         look = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 9.5, "bbox": box}
-        for bar, (rung, each) in zip(drawn, product(rungs, prices), strict=True):
-            x, share = bar.get_x() + bar.get_width() / 2, f"{ladder.share(rung, each).value:.0%}"
+        for bar, (variant, each) in zip(drawn, product(variants, costs), strict=True):
+            x, share = bar.get_x() + bar.get_width() / 2, f"{comparison.share(variant, each).value:.0%}"
             ax.text(x, 0.03, share, transform=ax.get_xaxis_transform(), **look)
     _legend(figure)
     return figure

@@ -83,7 +83,7 @@ def stored(pocket, monkeypatch, tmp_path):
     """The states of a small store."""
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = pocket
-    return chapter.Stored.of(model, stores.text_store("stdlib", tokenizer, 1_200), 80)
+    return chapter.IndexedStates.of(model, stores.text_store("stdlib", tokenizer, 1_200), 80)
 
 
 def test_rows_of_a_store_have_the_ranks_and_hits_of_searches_one_by_one(stored):

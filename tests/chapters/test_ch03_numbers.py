@@ -18,7 +18,7 @@ COUNTS = (
     *("matched_2", "matched_10", "matched_17"),
 )
 GROUPS = {"code completion": "code", "long text editing": "editing"}
-PRICES = {1: 1.0, 4: 1.5, 12: 4.0}
+COSTS = {1: 1.0, 4: 1.5, 12: 4.0}
 WAYS, PROMPTS = ("greedy", "nucleus"), ("a", "b", "c", "d")
 AUTHORS = {name: Interval(value, value, value) for name, value in
            {"speed_up": 1.7, "characters_per_token": 4.0, "step": 1.25}.items()}  # fmt: skip
@@ -38,12 +38,12 @@ def grouped(frame):
 
 
 def total(frame, column, **where):
-    """A column's sum over the rows that have some values; ``price`` is what the passes cost."""
+    """A column's sum over the rows that have some values; ``cost`` is what the passes cost."""
     for name, value in where.items():
         frame = frame[frame[name] == value]
-    if column == "price":
+    if column == "cost":
         passes = [width for counts in frame.widths for width, count in enumerate(counts) for _ in range(count)]
-        return sum(np.interp(width, list(PRICES), list(PRICES.values())) for width in passes)
+        return sum(np.interp(width, list(COSTS), list(COSTS.values())) for width in passes)
     return sum(frame[column].tolist())
 
 
@@ -232,15 +232,15 @@ def shapes():
 
 
 def of_shapes(frame):
-    return numbers.draft_shapes(retrieval.in_ways(frame), PRICES)
+    return numbers.draft_shapes(retrieval.by_way_and_method(frame), COSTS)
 
 
-def test_shapes_are_compared_by_their_speed_at_the_price_of_their_passes():
+def test_shapes_are_compared_by_their_speed_at_the_cost_of_their_passes():
     frame = shapes()
     found = {key: number.value for key, number in of_shapes(frame).items()}
 
     def speed(way, method):
-        return per(frame, below="price", way=way, method=method)
+        return per(frame, below="cost", way=way, method=method)
 
     expected = {
         "shape_deep_over_wide_greedy_gpu": speed("greedy", "3 x 20") / speed("greedy", "10 x 10"),
@@ -337,7 +337,7 @@ def on_line(frame, task, tokens, above="tokens"):
 def test_recorded_outputs_have_a_speed_with_the_largest_store_and_on_the_line_to_rests_own():
     frame = at_scale()
     found = {key: number.value for key, number in numbers.recorded_speeds(frame, AUTHORS).items()}
-    step, in_one_token = retrieval.own_step_price(), 4.0  # characters
+    step, in_one_token = retrieval.own_step_cost(), 4.0  # characters
     grown = {"task": retrieval.CHAT, "store": "chat", "method": retrieval.PUBLISHED}
     ours_for_theirs = total(frame, "tokens", **grown) / (total(frame, "characters", **grown) / in_one_token)
     code_27 = on_line(frame, retrieval.CODE, 27e9 / 6)
@@ -358,9 +358,9 @@ def test_recorded_outputs_have_a_speed_with_the_largest_store_and_on_the_line_to
 
 
 def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch):
-    monkeypatch.setattr(retrieval, "own_card", lambda: {width: price**2 for width, price in PRICES.items()})
+    monkeypatch.setattr(retrieval, "own_pass_costs", lambda: {width: cost**2 for width, cost in COSTS.items()})
     frame = at_scale()
-    found = {key: number.value for key, number in numbers.recorded_growth(frame, PRICES).items()}
+    found = {key: number.value for key, number in numbers.recorded_growth(frame, COSTS).items()}
     expected = {}
     steps = {}
     for kind, task in (("code", retrieval.CODE), ("chat", retrieval.CHAT)):
@@ -371,26 +371,26 @@ def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch
     expected["real_code_over_chat"] = of_case(frame, retrieval.CODE) / of_case(frame, retrieval.CHAT)
     expected["real_gain_least"] = min(of_case(frame, task) for task in KINDS)
     assert {key: found[key] for key in expected} == pytest.approx(expected)
-    speeds, price = (
-        [of_case(frame, retrieval.CODE, above, "price", stored=size) for size in (SIZES[0], SIZES[-1])]
+    speeds, cost = (
+        [of_case(frame, retrieval.CODE, above, "cost", stored=size) for size in (SIZES[0], SIZES[-1])]
         for above in ("tokens", "passes")
     )
     assert found["real_code_growth_speed_gpu"] == pytest.approx(speeds[1] / speeds[0])
-    assert found["real_code_growth_speed_over_tokens_gpu"] == pytest.approx(price[1] / price[0])
+    assert found["real_code_growth_speed_over_tokens_gpu"] == pytest.approx(cost[1] / cost[0])
     assert found["real_code_growth_speed_rest"] == pytest.approx(
         found["real_code_growth"] * found["real_code_growth_speed_over_tokens_rest"]
     )
     assert found["real_code_growth_speed_rest"] != pytest.approx(found["real_code_growth_speed_gpu"])
     middle = {"task": retrieval.CHAT, "store": "chat", "stored": SIZES[1]}
-    assert changed(lambda rows: numbers.recorded_growth(rows, PRICES), frame, **middle) == {"real_chat_last_step"}
+    assert changed(lambda rows: numbers.recorded_growth(rows, COSTS), frame, **middle) == {"real_chat_last_step"}
 
 
 def of_variants(frame):
-    return numbers.recorded_variants(frame, PRICES)
+    return numbers.recorded_variants(frame, COSTS)
 
 
 def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_compared_in_characters(monkeypatch):
-    monkeypatch.setattr(retrieval, "own_card", lambda: PRICES)
+    monkeypatch.setattr(retrieval, "own_pass_costs", lambda: COSTS)
     frame = at_scale()
     found = {key: getattr(number, "value", number) for key, number in of_variants(frame).items()}
     code, size = retrieval.CODE, {"stored": 500_000}
@@ -403,13 +403,13 @@ def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_c
     suffixes = {n: {"method": f"suffixes up to {n}"} for n in (2, 4, 6)}
     expected["real_code_ngram_2_over_16"] = of_case(frame, code, **suffixes[2]) / of_case(frame, code)
     for n, method in suffixes.items():
-        speed, whole = (of_case(frame, code, below="price", **which) for which in (method, {}))
+        speed, whole = (of_case(frame, code, below="cost", **which) for which in (method, {}))
         expected[f"real_code_ngram_{n}_over_16_rest"] = speed / whole
     for many, few in ((48, 8), (256, 48)):
         larger, smaller = (of_case(frame, code, method=f"{n} nodes") for n in (many, few))
         expected[f"real_code_nodes_{many}_over_{few}"] = larger / smaller
     for many, few in ((48, 8), (192, 48), (256, 192)):
-        larger, smaller = (of_case(frame, code, below="price", method=f"{n} nodes") for n in (many, few))
+        larger, smaller = (of_case(frame, code, below="cost", method=f"{n} nodes") for n in (many, few))
         expected[f"real_code_nodes_{many}_over_{few}_gpu"] = larger / smaller
     for name, task in (("vicuna", retrieval.CHAT), ("llama", LLAMA)):
         own, gpt4 = (
@@ -457,11 +457,11 @@ def test_real_runs_are_counted_by_method_and_the_bias_is_a_mean_over_steps():
 
 
 def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
-    found = {key: number.value for key, number in numbers.papers_own_prompts(PRICES, 0.1).items()}
+    found = {key: number.value for key, number in numbers.papers_own_prompts(COSTS, 0.1).items()}
     published = committed_rows.committed("published")[0]
-    prices = np.array([0.0, *np.interp(range(1, 257), list(PRICES), list(PRICES.values()))])
-    slope = (PRICES[12] - PRICES[4]) / 8
-    prices[12:] = PRICES[12] + slope * np.arange(257 - 12)  # the last line goes on
+    costs = np.array([0.0, *np.interp(range(1, 257), list(COSTS), list(COSTS.values()))])
+    slope = (COSTS[12] - COSTS[4]) / 8
+    costs[12:] = COSTS[12] + slope * np.arange(257 - 12)  # the last line goes on
     for kind, part in (("code", published["set"] == "humaneval"), ("chat", published.task == "spec-bench/mt_bench")):
         own = published[part & (published.temperature == 0)]
         outputs = ["task", "prompt", "turn", "seed"]
@@ -473,7 +473,7 @@ def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
             runs = [
                 row for row in own[own.method == name].to_dict("records") if tuple(row[c] for c in outputs) in shared
             ]
-            spent = sum(row["widths"] @ prices + cost * row["drafted"] for row in runs)
+            spent = sum(row["widths"] @ costs + cost * row["drafted"] for row in runs)
             speeds[name] = sum(row["tokens"] for row in runs) / spent
         expected = speeds["REST"] / speeds["SpecDec"]
         assert found[f"public_rest_over_specdec_{kind}_gpu"] == pytest.approx(expected)
@@ -500,10 +500,10 @@ def test_the_functions_give_the_numbers_that_the_chapter_publishes():
         of_shapes(shapes()),
         numbers.rest_alone(alone()),
         numbers.recorded_speeds(recorded, AUTHORS),
-        numbers.recorded_growth(recorded, PRICES),
+        numbers.recorded_growth(recorded, COSTS),
         of_variants(recorded),
         numbers.whose_output(released(), checked()),
-        numbers.papers_own_prompts(PRICES, 0.1),
+        numbers.papers_own_prompts(COSTS, 0.1),
         numbers.drafting_times(timed()),
     ]
     keys = [key for table in given for key in table]

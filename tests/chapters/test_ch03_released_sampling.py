@@ -66,7 +66,7 @@ def test_the_law_and_the_expected_length_are_those_of_the_rule(rule, seed):
         return invert_cdf(p[node + 1], rng.random())
 
     counts, length, error = first_tokens(tree, lambda: released_acceptance(tree, draw, rule))
-    law = released_sampling.released_law(tree, p, rule)
+    law = released_sampling.released_distribution(tree, p, rule)
     assert float(law.sum()) == pytest.approx(1.0, abs=1e-12)
     assert surprise(counts, dict(enumerate(law.tolist()))) < RIGHT
     assert abs(length - released_sampling.released_accepted(tree, p)) < 4.5 * error
@@ -85,14 +85,18 @@ def test_a_token_on_many_rows_gets_many_chances(chance, count):
     p = torch.zeros(count + 1 + 1, count + 2, dtype=torch.float64)
     p[0, 0], p[0, 1] = chance, 1 - chance
     p[1:, 1] = 1.0
-    assert float(released_sampling.released_law(tree, p, "rest")[0]) == pytest.approx(1 - (1 - chance) ** (count + 1))
-    assert float(released_sampling.released_law(tree, p, "dresd")[0]) == pytest.approx(1 - (1 - chance) ** count)
+    assert float(released_sampling.released_distribution(tree, p, "rest")[0]) == pytest.approx(
+        1 - (1 - chance) ** (count + 1)
+    )
+    assert float(released_sampling.released_distribution(tree, p, "dresd")[0]) == pytest.approx(
+        1 - (1 - chance) ** count
+    )
 
 
 def test_rows_that_share_a_token_are_accepted_more_and_rows_that_do_not_less():
     """Independent draws give a shared token several chances, but two rows can both match, or both miss."""
     one, none = torch.tensor([[0.25, 0.75]], dtype=torch.float64), DraftTree([], [])
-    assert torch.equal(released_sampling.released_law(none, one, "rest"), one[0]), (
+    assert torch.equal(released_sampling.released_distribution(none, one, "rest"), one[0]), (
         "an empty draft leaves the target alone"
     )
     assert released_sampling.released_accepted(none, one) == released_sampling.exact_accepted(none, one) == 0.0
@@ -126,7 +130,7 @@ def test_the_bias_is_that_of_probabilities_computed_without_the_cache(pocket):
             with torch.inference_mode():
                 p = distribution(model(ids).logits[0, len(before) - 1 :], sampling)
             distances.append(
-                released_sampling.total_variation(released_sampling.released_law(step.tree, p, "rest"), p[0])
+                released_sampling.total_variation(released_sampling.released_distribution(step.tree, p, "rest"), p[0])
             )
             exact.append(released_sampling.exact_accepted(step.tree, p))
         done += len(step.tokens)

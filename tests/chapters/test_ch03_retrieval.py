@@ -15,7 +15,7 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import pa
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data import prompts as book_prompts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
@@ -23,7 +23,7 @@ from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
 from specdec_lib.experiments.runs import committed_rows, evidence, recorded_runs, results
 from specdec_lib.experiments.runs.metrics import pooled
 from specdec_lib.experiments.runs.recorded_runs import replay_all
-from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, priced
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
 from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
 from specdec_lib.experiments.statistics.intervals import Interval
 from tests.experiments.made import made_up
@@ -49,11 +49,11 @@ def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
     return frame.assign(**OUTPUT, tokens=frame.passes * (level + slope * np.log10(frame.stored)))
 
 
-@pytest.mark.parametrize("price", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])
-def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path):
-    """What is written counts passes at a few widths; every price that is linear between them is exact."""
+@pytest.mark.parametrize("cost", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])
+def test_committed_widths_cost_every_pass_as_interpolation_does(cost, tmp_path):
+    """What is written counts passes at a few widths; every cost that is linear between them is exact."""
     widths = np.random.default_rng(1).integers(1, 257, 200)
-    by_width = PassPrices(price).curve(max(committed_rows.WIDTHS))
+    by_width = PassCosts(cost).curve(max(committed_rows.WIDTHS))
     curve = {width: by_width[width - 1] for width in committed_rows.WIDTHS}
     brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
     rows = pd.DataFrame({"method": ["PLD"], "prompt": ["a"], "tokens": [7], "drafted": [3]})
@@ -62,9 +62,9 @@ def test_committed_widths_price_every_pass_as_interpolation_does(price, tmp_path
     (back, about) = committed_rows.committed("some", tmp_path)
     assert about["what"] == "a test" and "draft_s" not in back and back.tokens.tolist() == [7]
     for frame in (rows, back):
-        assert priced(frame, curve).price[0] == pytest.approx(brute, abs=0.1)
+        assert with_cost(frame, curve).cost[0] == pytest.approx(brute, abs=0.1)
     assert back.widths[0].sum() == pytest.approx(len(widths), abs=0.05)
-    assert retrieval.speed(rows, price).value == pytest.approx(7 / brute)
+    assert retrieval.speed(rows, cost).value == pytest.approx(7 / brute)
 
 
 def test_counts_of_replays_are_those_of_the_metrics():
@@ -119,11 +119,11 @@ def test_the_lead_in_every_setting_and_its_change_from_the_smallest_store_to_the
     rows = growing(lambda stored: 1.5 if stored == 10 else 0.9)
     elsewhere = growing(lambda stored: 7.0).assign(store="own", stored=lambda own: 10 * own.stored)
     both = pd.concat([rows, elsewhere])
-    assert [each.value for each in retrieval.leads(rows, "REST")] == pytest.approx([1.5, 1.5, 0.9, 0.9])
+    assert [each.value for each in retrieval.dresd_leads(rows, "REST")] == pytest.approx([1.5, 1.5, 0.9, 0.9])
     last, first = (retrieval.geometric_mean(retrieval.at_end(both, "REST", end)) for end in ("max", "min"))
     assert (last.value, first.value) == pytest.approx((0.9, 1.5)), "the larger store of another text does not count"
     assert retrieval.lead_change(both, "REST")[:3] == pytest.approx((0.6,) * 3)
-    assert retrieval.at_price(rows[rows.method == "REST"], 1.25).value == pytest.approx(0.8)
+    assert retrieval.speed_at_step_cost(rows[rows.method == "REST"], 1.25).value == pytest.approx(0.8)
 
 
 def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp_path):
@@ -138,7 +138,9 @@ def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp
     def alone(drafter):
         return results.table(recorded, {"one": replay_all(recorded, drafter)})[counted].values.tolist()
 
-    shapes = retrieval.in_ways(retrieval.named(retrieval.shape_counts(recorded, index, dense)))["greedy"]
+    shapes = retrieval.by_way_and_method(retrieval.with_prompt_names(retrieval.shape_counts(recorded, index, dense)))[
+        "greedy"
+    ]
     for name in (retrieval.DEEP, retrieval.WIDE, retrieval.MATCHED):
         number, length = map(int, name.split(" x "))
         assert shapes[name][counted].values.tolist() == alone(Dresd(dense, number, length))
@@ -159,19 +161,19 @@ def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp
 
 def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
-    assert retrieval.at_size(frame, 1e9)[:3] == pytest.approx((2.75,) * 3)
-    assert retrieval.at_size(frame, 1e9, degree=2)[:3] == pytest.approx((2.75,) * 3)
-    assert retrieval.at_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
+    assert retrieval.extrapolate_to_size(frame, 1e9)[:3] == pytest.approx((2.75,) * 3)
+    assert retrieval.extrapolate_to_size(frame, 1e9, degree=2)[:3] == pytest.approx((2.75,) * 3)
+    assert retrieval.extrapolate_to_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
     assert [step.value for step in retrieval.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
     with pytest.raises(ValueError, match="degree 2 through 2 sizes"):
-        retrieval.at_size(sized(1, 1, sizes=(1e3, 1e4)), 1e9, degree=2)
+        retrieval.extrapolate_to_size(sized(1, 1, sizes=(1e3, 1e4)), 1e9, degree=2)
 
 
 def test_the_fit_follows_the_prompts_that_a_sample_draws():
     rng = np.random.default_rng(3)
     frame = sized(0.5, 0.25, prompts=40)
     frame["tokens"] *= rng.normal(1, 0.1, 40)[frame.prompt.astype(int)]
-    interval = retrieval.at_size(frame, 1e9)
+    interval = retrieval.extrapolate_to_size(frame, 1e9)
     sizes = np.log10(np.unique(frame.stored))
     rates = frame.groupby("stored")[["tokens", "passes"]].sum()
     slope, level = np.polyfit(sizes, rates.tokens / rates.passes, 1)
@@ -305,20 +307,20 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, tok
     assert set(variants.stored) == {sizes[-1]} and set(variants.method) == set(retrieval.VARIANTS)
 
 
-def test_the_largest_stores_of_equal_size_are_compared_at_the_price_and_sizes_that_the_paper_implies():
+def test_the_largest_stores_of_equal_size_are_compared_at_the_cost_and_sizes_that_the_paper_implies():
     ours, theirs = (pd.DataFrame({"stored": sizes}) for sizes in ([10, 100, 1000], [9.5, 98, 3000]))
-    first, second = retrieval.equally_large(ours, theirs)
+    first, second = retrieval.stores_of_same_size(ours, theirs)
     assert (first.stored.item(), second.stored.item()) == (100, 98)
     with pytest.raises(ValueError, match="to a tenth"):
-        retrieval.equally_large(ours, theirs * 1.5)
+        retrieval.stores_of_same_size(ours, theirs * 1.5)
     # Table 2: mean length, and milliseconds a token, of which plain decoding takes 27.89.
     table_2 = [(1.96, 15.28), (2.18, 13.98), (2.35, 13.24), (2.45, 12.99), (2.65, 11.82)]
-    found = retrieval.own_step_price()
+    found = retrieval.own_step_cost()
     assert found == pytest.approx(sum(length * ms for length, ms in table_2) / 5 / 27.89)
     assert retrieval.released_tokens(27) == 4.5e9
     assert retrieval.released_tokens(12, 4 / 3) == pytest.approx(12e9 / 6 * 4 / 3)
     rows = pd.DataFrame({"characters": [120], "tokens": [40]})
-    assert retrieval.in_their_tokens(rows, {"characters_per_token": Interval(4.0, 3.0, 5.0)}).tokens.tolist() == [30]
+    assert retrieval.in_llama_tokens(rows, {"characters_per_token": Interval(4.0, 3.0, 5.0)}).tokens.tolist() == [30]
 
 
 def test_the_authors_files_say_what_table_1_prints():
@@ -334,7 +336,7 @@ def test_the_authors_files_say_what_table_1_prints():
 @pytest.mark.realdata
 def test_the_committed_rows_are_those_of_the_authors_files():
     rows, about = evidence.read("03/authors")
-    assert not evidence.differing(rows, retrieval.authors_rows(), about["columns"])
+    assert not evidence.differences(rows, retrieval.authors_rows(), about["columns"])
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():

@@ -24,7 +24,7 @@ from specdec_lib.decoding.tree import EMPTY
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments.data.overlap import overlap
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.data.published_numbers import published_draft_price
+from specdec_lib.experiments.data.published_numbers import published_draft_cost
 from specdec_lib.experiments.data.published_sets.replies import Reply
 from specdec_lib.experiments.data.tasks import load_task
 from specdec_lib.experiments.runs import papers_prompts, results
@@ -50,7 +50,7 @@ RUN = Generation([9, 1, 2, 3, 9, 9, 4, 5, 9, 6, 7], STEPS, "length", 20, 0.0)
     (3, [-1, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1]), (4, [-1] * 11),
 ])  # fmt: skip
 def test_accepted_spans_long_enough_come_from_their_source_if_it_is_in_the_prompt(least, expected):
-    assert plus.attributed(RUN, least).tolist() == expected
+    assert plus.attributed_positions(RUN, least).tolist() == expected
 
 
 def test_attributed_tokens_stand_where_they_are_attributed_to(library):
@@ -59,19 +59,19 @@ def test_attributed_tokens_stand_where_they_are_attributed_to(library):
     answer = [*prompt[10:25], *prompt[3:9], *prompt[20:30]]
     said = record_known(library["llama-gqa"], prompt, answer, "length", None, len(answer), drafter.capture)
     run = replay(said.trace, drafter)
-    places = plus.attributed(run, 1)
+    places = plus.attributed_positions(run, 1)
     assert (places >= 0).any()
     assert all(prompt[p] == t for p, t in zip(places, answer, strict=True) if p >= 0)
 
 
 def test_counts_are_those_of_tokens_and_what_cannot_be_attributed_is_refused():
     truth = Alignment([1] * 10, [1] * 6, np.array([1, 1, 1, 0, 1, 1], bool), np.array([3, 4, 5, -1, 7, -1]))
-    found = plus.count(truth, np.array([3, 4, 6, 2, -1, 8, -1]))
+    found = plus.attribution_counts(truth, np.array([3, 4, 6, 2, -1, 8, -1]))
     assert found == {"copied": 5, "attributed": 5, "found": 4, "exact": 2, "located": 3}
     with pytest.raises(ValueError, match="does not say where it was copied from"):
-        plus.attributed(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
+        plus.attributed_positions(Generation([1, 2, 3], [step([2], 1)], "length", 1, 0.0), 1)
     with pytest.raises(ValueError, match="1 positions for an answer of 2 tokens"):
-        plus.count(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
+        plus.attribution_counts(Alignment([1], [2, 3], np.ones(2, bool), np.zeros(2, int)), np.zeros(1))
 
 
 def test_answers_are_counted_by_span_and_copies_found_exactly(library):
@@ -79,7 +79,7 @@ def test_answers_are_counted_by_span_and_copies_found_exactly(library):
     answer = [60, *prompt[5:25], 61]
     truth = Alignment(prompt, answer, np.array([0, *[1] * 20, 0], bool), np.array([-1, *range(5, 25), -1]))
     for drafter in (PromptLookup(1, 30, "transformers"), PromptLookupHidden(1, 30, generated=False)):
-        rows = plus.count_each(library["llama-gqa"], {"set": [truth, truth]}, drafter, (2, 30))
+        rows = plus.attribution_rows(library["llama-gqa"], {"set": [truth, truth]}, drafter, (2, 30))
         assert rows.groupby("least").copied.sum().tolist() == [40, 40]
 
         def score(of, rows=rows):
@@ -103,8 +103,8 @@ def quoting() -> Prompt:
 def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_characters_are(tokenizer):
     prompt = quoting()
     first, second = prompt.text.index("Cod live in"), prompt.text.rindex("Cod live")
-    assert plus.quoted(prompt) == [plus.Copied(0, first, 22), plus.Copied(34, second, 8)]
-    found = plus.align(prompt, tokenizer, plus.quoted(prompt))
+    assert plus.quotations(prompt) == [plus.CopiedSpan(0, first, 22), plus.CopiedSpan(34, second, 8)]
+    found = plus.align(prompt, tokenizer, plus.quotations(prompt))
     assert tokenizer.decode(found.answer) == prompt.reference
     done, seen = 0, []
     for token, copied, origin in zip(found.answer, found.copied, found.origin, strict=True):
@@ -121,7 +121,7 @@ def test_quotations_lie_in_their_source_and_tokens_are_copied_where_all_their_ch
 def test_nearly_all_quotations_of_quotesum_are_found(tokenizer):
     prompts = load_task("quotesum", limit=100)
     marked = sum(len(prompt.meta["quotes"]) for prompt in prompts)
-    spans = [(prompt, span) for prompt in prompts for span in plus.quoted(prompt)]
+    spans = [(prompt, span) for prompt in prompts for span in plus.quotations(prompt)]
     assert len(spans) > 0.9 * marked
     for prompt, span in spans:
         assert prompt.reference[span.answer :][: span.length] == prompt.text[span.turn :][: span.length]
@@ -274,20 +274,20 @@ def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_leas
     passes = {
         "PLD+ (h)": 2, "PLD+ (a)": 4, "PLD": 3, "PLD, partial drafts, 10": 5, "REST": 6, "SpecDec": 2,
     }  # fmt: skip
-    prices = {1: 1.0, 11: 2.0}
+    costs = {1: 1.0, 11: 2.0}
 
     def of(scale):
         widths = {name: np.array([0, scale * count]) for name, count in passes.items()}
         return pd.concat([
             runs(name, [scale * count] * 2, drafted=4 * scale).assign(widths=[widths[name]] * 2)
             for name, count in passes.items()
-        ]).pipe(results.priced, prices)  # fmt: skip
+        ]).pipe(results.with_cost, costs)  # fmt: skip
 
-    found = plus.ratios_by_task(of(1), of(3), prices).loc["t"].map(lambda interval: interval.value)
+    found = plus.ratios_by_task(of(1), of(3), costs).loc["t"].map(lambda interval: interval.value)
     assert found["(h) over PLD"] == pytest.approx(3 / 2)
     assert found["(a) over PLD, partial, sampled"] == pytest.approx(5 / 4)
     # SpecDec has the fewest passes, but those of its draft model count.
-    draft_pass = published_draft_price()
+    draft_pass = published_draft_cost()
     assert found["(h) over its closest rival"] == pytest.approx(min(3, 2 + 4 * draft_pass) / 2)
     assert found["tokens per pass, (h) over (a)"] == pytest.approx(2)
     assert found["tokens per pass, REST over PLD"] == pytest.approx(3 / 6)
@@ -298,7 +298,7 @@ def test_sampled_outputs_are_compared_with_greedy_ones_of_their_prompts_and_draw
     sampled = pd.concat([runs("a", [4, 5], seed=seed) for seed in (1, 2)])
     assert papers_prompts.sampled_over_greedy(sampled, greedy, "a").value == pytest.approx((40 / 18) / (40 / 12))
     rows = pd.concat([runs("ours", [2, 2]), runs("one", [4, 4]), runs("other", [8, 8])])
-    assert plus.over_random(rows, "ours", ["one", "other"]).value == pytest.approx((40 / 8) / (40 / 24))
+    assert plus.ratio_to_random(rows, "ours", ["one", "other"]).value == pytest.approx((40 / 8) / (40 / 24))
 
 
 def test_what_longer_drafts_gain_is_ranked_by_spans_on_outputs_with_a_draft():
@@ -310,10 +310,10 @@ def test_what_longer_drafts_gain_is_ranked_by_spans_on_outputs_with_a_draft():
 
 def test_scores_change_by_the_difference_of_their_rates():
     spans = pd.DataFrame({"least": [2, 2, 5, 5], "found": [1, 2, 3, 1], "attributed": [2, 4, 3, 1]})
-    assert plus.change(spans, plus.PRECISION, 5, 2).value == pytest.approx(1 - 0.5)
+    assert plus.score_change(spans, plus.PRECISION, 5, 2).value == pytest.approx(1 - 0.5)
 
 
-def test_known_answers_are_priced_by_the_passes_that_have_a_draft():
+def test_known_answers_have_a_cost_by_the_passes_that_have_a_draft():
     known = pd.concat([runs("pld_10", [4, 8]).assign(pld_10_drafts=2), runs("best_10", [5, 5])])
     # A pass over eleven tokens costs 2 here.
     assert plus.speed_as_released(known, {1: 1.0, 11: 2.0}).value == pytest.approx(20 / (4 + 2 + 8 + 2))
@@ -327,9 +327,12 @@ def test_rows_of_heads_credit_them_as_all_runs_together_do_and_places_are_those_
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     model, tokenizer = load_model("pocket", "cpu")
     prompts = asked("def add(a, b):\n    return a + b\n" * 3)
-    rows = plus.credits(model, tokenizer, prompts, 20)
+    rows = plus.head_credits(model, tokenizer, prompts, 20)
     recordings = record_once(model, tokenizer, prompts, None, 20, induction.every_head(model))
-    expected, found = induction.credited(model, [one.trace for one in recordings]), plus.credited(rows, model)
+    expected, found = (
+        induction.induction_heads(model, [one.trace for one in recordings]),
+        plus.induction_heads(rows, model),
+    )
     assert found.copied == expected.copied and found.ranked() == expected.ranked()
     assert np.allclose(found.peaks, expected.peaks) and np.allclose(found.attention, expected.attention)
 
@@ -367,9 +370,9 @@ def test_the_overlap_is_bleu_4_without_the_penalty_for_shortness(prompt, answer)
 
 def test_recordings_are_cut_to_the_context_and_answers_taken_at_equal_distances():
     long, short, none = (made_up(range(prompt), range(40)) for prompt in (10, 50, 90))
-    cut = plus.fit([long, short, none], 100)
+    cut = plus.truncate_to_context([long, short, none], 100)
     assert [len(r.trace.tokens) for r in cut] == [40, 40]
-    cut = plus.fit([long, short, none], 70)
+    cut = plus.truncate_to_context([long, short, none], 70)
     assert [len(r.trace.prompt) + len(r.trace.tokens) for r in cut] == [50, 70]
     assert cut[1].trace.limits.max_new_tokens == 20 and len(cut[1].trace.tokens) == 20
     replies = [Reply(str(i), "m", "p", "t") for i in range(10)]
@@ -382,9 +385,9 @@ def test_every_answer_has_the_passes_of_each_rule_on_the_same_tokens():
     questions = ("q", "r")
     replies = [Reply("a", "m", text, text), Reply("b", "m", "Say it.", text, questions)]
     replies.append(Reply("c", "m", "Again.", "return x + 1\n", questions))
-    rows = list(plus.measure("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
+    rows = list(plus.known_answer_rows("made", model, tokenizer, 1, 5, {"made": lambda: replies}))
     assert [row["prompt"] for row in rows] == [0, 1, 1]
-    first = plus.fit(record_replies(replies, tokenizer), context_limit(model))[0]
+    first = plus.truncate_to_context(record_replies(replies, tokenizer), context_limit(model))[0]
     assert rows[0]["tokens"] == len(first.trace.tokens) - 1
     assert rows[0]["partial_10"] == len(replay_all([first], PromptLookup(3, 10, "transformers"))[0].steps)
     count = len(first.trace.tokens)

@@ -10,17 +10,17 @@ import torch
 
 from specdec_lib import Sampling, generate, load_model, record, replay
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
-from specdec_lib.chapters.ch05_specdec_pp.draft_passes import Judged, draft_along, drafted_given, play, rounds
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import HeadPredictions, coupled_draft, draft_along, play, rounds
 from specdec_lib.chapters.ch05_specdec_pp.policies import (
     SPEED,
-    Contest,
     Output,
+    PolicyComparison,
     baselines,
     fit_forward_times,
     in_sets,
     oracle_calls,
     play_all,
-    transformed,
+    probability_transform,
     uniform_p_value,
     with_heads,
 )
@@ -98,7 +98,7 @@ def test_a_draft_of_fewer_tokens_is_followed_in_its_own_vocabulary(pair, traces)
 def test_rounds_and_passes_of_specdec_pp_are_those_of_the_drafter(pair, traces, newest, sees):
     head, behind = head_of(pair[1], sees), 0
     for trace in traces:
-        judged = Judged.of(draft_along(trace, pair[1]), head)
+        judged = HeadPredictions.of(draft_along(trace, pair[1]), head)
         for h in (0.4, 0.9):
             drafter, rule = SpecDecPP(pair[1], head, h, 1, 9, newest), stopping.PredictedRejection(h, newest)
             made, choose = [], drafter._choose
@@ -165,7 +165,7 @@ def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution()
     p, q = p / p.sum(), q / q.sum()
     many = 40_000
     tokens = torch.multinomial(p, many, replacement=True, generator=rng)
-    drafted, acceptance = drafted_given(p.expand(many, -1), q.expand(many, -1), tokens, Sampling(1.0), 0)
+    drafted, acceptance = coupled_draft(p.expand(many, -1), q.expand(many, -1), tokens, Sampling(1.0), 0)
     error = 4 / many**0.5
     shares = torch.bincount(drafted, minlength=6) / many
     assert (shares - q).abs().max() < error
@@ -173,7 +173,7 @@ def test_drafted_tokens_given_the_targets_follow_the_draft_models_distribution()
     kept = torch.minimum(p, q).sum()
     assert abs((drafted == tokens).double().mean() - kept) < error and abs(acceptance.mean() - kept) < error
     assert torch.equal(acceptance, (p / q).clamp(max=1)[drafted])
-    same, _ = drafted_given(p.expand(9, -1), p.expand(9, -1), tokens[:9], Sampling(1.0), 0)
+    same, _ = coupled_draft(p.expand(9, -1), p.expand(9, -1), tokens[:9], Sampling(1.0), 0)
     assert torch.equal(same, tokens[:9])
 
 
@@ -191,7 +191,7 @@ def test_counts_of_sampled_outputs_are_distributed_as_those_of_the_drafter(pair,
         live.append((len(run.steps), sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)))
         trace = record(pair[0], prompt(1, 12), sampling, 16)
         passed = draft_along(trace, pair[1], 9, pair[0])
-        found = play(Judged.of(passed, head), rule, 2, 9)
+        found = play(HeadPredictions.of(passed, head), rule, 2, 9)
         counted_.append((found.calls, found.drafted, found.accepted))
         assert found.tokens == len(trace.tokens) - 1
     live, mine = np.array(live, float), np.array(counted_, float)
@@ -231,8 +231,8 @@ def policies(llama):
 
 
 @pytest.fixture(scope="module")
-def contest(outputs, policies):
-    return Contest(in_sets(play_all(outputs, policies), SETS), TIMES)
+def comparison(outputs, policies):
+    return PolicyComparison(in_sets(play_all(outputs, policies), SETS), TIMES)
 
 
 def speed_of(outputs, policy, places):
@@ -240,20 +240,20 @@ def speed_of(outputs, policy, places):
     tallies = []
     for place in places:
         passed = outputs[place].passed
-        shown = Judged.of(passed, policy.heads[0]) if policy.heads else passed
+        shown = HeadPredictions.of(passed, policy.heads[0]) if policy.heads else passed
         tallies.append(play(shown, policy.make(passed), policy.least))
     draft, target, alone = TIMES
     return np.array([alone * t.tokens / (draft * t.passes + target * t.calls) for t in tallies])
 
 
-def test_every_family_is_played_and_none_beats_the_oracle(contest, policies):
-    speed = contest.first.groupby("method", sort=False).speed.mean()
+def test_every_family_is_played_and_none_beats_the_oracle(comparison, policies):
+    speed = comparison.first.groupby("method", sort=False).speed.mean()
     assert list(speed.index) == [policy.name for policy in policies]
     assert (speed <= speed["oracle"] + 1e-12).all()
     settings = [policy.setting for policy in policies if policy.family == "fixed K"]
     assert settings == [f"K = {k}" for k in chapter.PAPER_LENGTHS]
-    assert contest.by_length("passes").shape == (20, 8)
-    assert (contest.by_length("drafted")[0] <= contest.by_length("passes")[0]).all()  # K = 1
+    assert comparison.by_length("passes").shape == (20, 8)
+    assert (comparison.by_length("drafted")[0] <= comparison.by_length("passes")[0]).all()  # K = 1
 
 
 def test_a_policy_is_played_as_its_rule(outputs, policies):
@@ -263,7 +263,7 @@ def test_a_policy_is_played_as_its_rule(outputs, policies):
     found = play_all(outputs, [policy])
     assert found["head"].tolist() == [0] * 8 + [1] * 8
     for row, one in zip(found.itertuples(), outputs * 2, strict=True):
-        expected = play(Judged.of(one.passed, heads[row.head]), stopping.PredictedRejection(0.9, True))
+        expected = play(HeadPredictions.of(one.passed, heads[row.head]), stopping.PredictedRejection(0.9, True))
         assert (row.tokens, row.passes, row.drafted) == (expected.tokens, expected.calls, expected.drafted)
         assert (row.accepted, row.draft_passes) == (expected.accepted, expected.passes)
         assert row.tokens == len(one.recording.trace.tokens) - 1
@@ -276,39 +276,39 @@ def test_policies_played_at_once_are_those_played_one_by_one(outputs, policies, 
     pd.testing.assert_frame_equal(play_all(outputs, some), alone)
     # A policy that never drafts decodes plainly.
     silent = chapter.Policy("silent", "", lambda passed: chapter.Oracle([], 0), least=0)
-    found = chapter.timed(play_all(outputs, [silent]), *TIMES)
+    found = chapter.with_speed(play_all(outputs, [silent]), *TIMES)
     assert (found.passes == found.tokens).all() and found.speed.tolist() == pytest.approx([0.9] * 8)
 
 
-def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(contest, outputs, policies):
-    assert [place for place in range(8) if contest.plays.tuning[place]] == [0, 2, 4, 6]
-    assert (contest.plays.discarded == contest.plays.drafted - contest.plays.accepted).all()
+def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(comparison, outputs, policies):
+    assert [place for place in range(8) if comparison.plays.tuning[place]] == [0, 2, 4, 6]
+    assert (comparison.plays.discarded == comparison.plays.drafted - comparison.plays.accepted).all()
     for family in ("fixed K", "SpecDec++"):
         own = [policy for policy in policies if policy.family == family]
         means = {policy.name: speed_of(outputs, policy, [4, 6]).mean() for policy in own}
-        assert means[contest.fastest(family, "b")] == pytest.approx(max(means.values()))
+        assert means[comparison.fastest(family, "b")] == pytest.approx(max(means.values()))
         of_both = {}
         for policy in own:
             a, b = (speed_of(outputs, policy, places).mean() for places in ([0, 2], [4, 6]))
             best = [max(speed_of(outputs, one, places).mean() for one in own) for places in ([0, 2], [4, 6])]
             of_both[policy.name] = min(a / best[0], b / best[1])
-        assert of_both[contest.single(family)] == pytest.approx(max(of_both.values()))
-    rows = contest.rows("oracle", "b")
-    assert set(rows.prompt) == {"5", "7"} and len(rows) == 2 * contest.seeds
+        assert of_both[comparison.single(family)] == pytest.approx(max(of_both.values()))
+    rows = comparison.rows("oracle", "b")
+    assert set(rows.prompt) == {"5", "7"} and len(rows) == 2 * comparison.seeds
 
 
 def test_a_length_is_matched_by_a_point_no_worse_in_both_rates():
     ours = np.array([[0.5, 0.2], [0.3, 0.6]])
     theirs = np.array([[0.5, 0.2], [0.4, 0.5], [0.6, 0.3], [0.2, 0.9], [0.9, 0.1]])
     # The last two have a rate lower than all of ours; of the others, the second is better than each of ours in one rate.
-    assert chapter.matched(ours, theirs) == (2 / 3, 3)
-    share, within = chapter.matched(ours, theirs[3:])
+    assert chapter.matched_share(ours, theirs) == (2 / 3, 3)
+    share, within = chapter.matched_share(ours, theirs[3:])
     assert np.isnan(share) and within == 0
 
 
-def test_rates_of_a_policy_are_its_sums_over_tokens(contest):
-    own = contest.plays[(contest.plays.method == "fixed K, K = 4") & (contest.plays.task == "b")]
-    found = contest.rates().loc["b", "fixed K", "fixed K, K = 4"]
+def test_rates_of_a_policy_are_its_sums_over_tokens(comparison):
+    own = comparison.plays[(comparison.plays.method == "fixed K, K = 4") & (comparison.plays.task == "b")]
+    found = comparison.rates().loc["b", "fixed K", "fixed K, K = 4"]
     assert found.tolist() == pytest.approx(
         [own.passes.sum() / own.tokens.sum(), own.discarded.sum() / own.tokens.sum()]
     )
@@ -316,29 +316,29 @@ def test_rates_of_a_policy_are_its_sums_over_tokens(contest):
     assert [chapter.best_length(speeds), chapter.best_length(speeds, [0])] == [1, 2]
 
 
-def test_a_head_is_compared_with_those_of_all_training_seeds(contest, outputs, policies):
-    judged = contest.judged()
+def test_a_head_is_compared_with_those_of_all_training_seeds(comparison, outputs, policies):
+    judged = comparison.held_out_rows()
     named = {policy.name: policy for policy in policies}
-    ours, theirs = (named[contest.fastest(family, "b")] for family in ("SpecDec++", "fixed K"))
-    assert contest.seeds == len(ours.heads) == 2
+    ours, theirs = (named[comparison.fastest(family, "b")] for family in ("SpecDec++", "fixed K"))
+    assert comparison.seeds == len(ours.heads) == 2
     each = np.concatenate([speed_of(outputs, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
     fixed = np.tile(speed_of(outputs, theirs, [5, 7]), 2)
     expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
     assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
-    assert contest.over(ours.name, theirs.name, "b") == pytest.approx(expected)
+    assert comparison.over(ours.name, theirs.name, "b") == pytest.approx(expected)
     speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
     assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
     # Without a head each seed has the same row, so the interval is that of one.
-    once = Contest(contest.first, TIMES)
-    assert contest.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
+    once = PolicyComparison(comparison.first, TIMES)
+    assert comparison.over("oracle", theirs.name) == pytest.approx(once.over("oracle", theirs.name))
 
 
-def test_at_other_times_settings_are_chosen_anew(contest):
-    dear = contest.at(1.0, 1.0)
-    assert dear.fastest("any fixed K", "a") == "any fixed K, K = 1" and contest.times == TIMES
-    assert dear.times == (1.0, 1.0, TIMES[2]) and contest.at(0.1, 1.0, 0.5).times[2] == 0.5
-    assert dear.rows("oracle").speed.mean() < contest.rows("oracle").speed.mean()
-    lengths = [int(contest.at(0.1 * f, 1.0).fastest("any fixed K").split()[-1]) for f in (4, 1, 0.25)]
+def test_at_other_times_settings_are_chosen_anew(comparison):
+    dear = comparison.at(1.0, 1.0)
+    assert dear.fastest("any fixed K", "a") == "any fixed K, K = 1" and comparison.times == TIMES
+    assert dear.times == (1.0, 1.0, TIMES[2]) and comparison.at(0.1, 1.0, 0.5).times[2] == 0.5
+    assert dear.rows("oracle").speed.mean() < comparison.rows("oracle").speed.mean()
+    lengths = [int(comparison.at(0.1 * f, 1.0).fastest("any fixed K").split()[-1]) for f in (4, 1, 0.25)]
     assert lengths == sorted(lengths)  # a quicker draft model never shortens the best length
 
 
@@ -351,11 +351,11 @@ def test_outputs_of_one_prompt_stay_in_one_half(llama):
 
 def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
     (model, _), (small, _) = load_model("pocket", "cpu"), load_model("pocket-draft", "cpu")
-    paper, seeing = chapter.shipped(model, small)
+    paper, seeing = chapter.shipped_heads(model, small)
     assert paper and seeing
     assert not any(head.sees_confidence for head in paper) and all(head.sees_confidence for head in seeing)
     with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
-        chapter.shipped(model, model)
+        chapter.shipped_heads(model, model)
 
 
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
@@ -363,12 +363,12 @@ def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama)
     head = head_of(small)
     outputs = outputs_of(llama, small)[3:5]
     passes = [one.passed for one in outputs]
-    found = chapter.met(outputs, {"one": head}, 6.0)
+    found = chapter.drafted_token_rows(outputs, {"one": head}, 6.0)
     assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert found.prompt.tolist() == [name for name, p in zip("34", passes, strict=True) for _ in p.agreement]
     assert found.place.tolist() == [place for p in passes for place in range(len(p.agreement))]
     own = passes[1].examples()
-    said = chapter.reweighted(head.probability(own.states, own.confidence), 6.0)
+    said = chapter.without_loss_weight(head.probability(own.states, own.confidence), 6.0)
     assert found.one[found.prompt == "4"].tolist() == pytest.approx(said.tolist())
     assert found.confidence[found.prompt == "4"].tolist() == pytest.approx(own.confidence.tolist())
 
@@ -390,27 +390,29 @@ def test_real_runs_are_counted_as_played_and_sampled_text_is_tested(llama, tmp_p
     asked = [Prompt(str(s), "t", (" ".join(map(str, prompt(s, 9))),), chat=False) for s in range(2)]
     drafters = {"SpecDec++, h = 0.6": SpecDecPP(small, head, 0.6)}
     policies = with_heads("SpecDec++", [head], [0.3, 0.6])
-    found = chapter.decoded(llama, FromText(), small, asked, drafters, policies, 20)
+    found = chapter.decoded_rows(llama, FromText(), small, asked, drafters, policies, 20)
     assert not found.apart.any() and not found.unexplained.any() and found.prompt.tolist() == ["0", "1"]
-    other = chapter.decoded(llama, FromText(), small, asked, {"SpecDec++, h = 0.6": DraftModel(small, 7)}, policies, 20)
+    other = chapter.decoded_rows(
+        llama, FromText(), small, asked, {"SpecDec++, h = 0.6": DraftModel(small, 7)}, policies, 20
+    )
     assert other.apart.any() and not other.unexplained.any()
 
     samplings = [Sampling(0.8, seed=1), Sampling(1.0, seed=1)]
-    found = chapter.law(llama, FromText(), asked, drafters, samplings, 20)
+    found = chapter.distribution_test_rows(llama, FromText(), asked, drafters, samplings, 20)
     assert found.temperature.tolist() == [0.8, 1.0] * 2 and (found.p_value > 1e-3).all()
 
 
 def test_prompts_whose_files_are_not_here_are_the_books_own_of_the_same_kind(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_DATASETS", str(tmp_path))
-    found = chapter.asked({"conversation": "alpaca", "code": "code editing"}, 2)
+    found = chapter.prompts_of_sets({"conversation": "alpaca", "code": "code editing"}, 2)
     assert [one.task for one in found] == ["conversation"] * 2 + ["code editing"] * 2
     assert all(len(one.turns) == 1 for one in found)
 
 
 def test_reweighting_undoes_the_weight_of_the_loss():
     p = np.linspace(0.01, 0.99, 9)
-    np.testing.assert_allclose(chapter.reweighted(p / (p + 6 * (1 - p)), 6), p)
-    np.testing.assert_allclose(chapter.reweighted(torch.from_numpy(p), 1), p)
+    np.testing.assert_allclose(chapter.without_loss_weight(p / (p + 6 * (1 - p)), 6), p)
+    np.testing.assert_allclose(chapter.without_loss_weight(torch.from_numpy(p), 1), p)
 
 
 def test_the_cost_of_a_head_and_passes_in_turns_are_timed_by_the_clock_of_the_devices(llama, monkeypatch):
@@ -433,16 +435,16 @@ def test_counts_and_widths_are_those_of_the_steps(llama):
     assert forwards.tolist() == [[drafted, len(steps)]]
     assert seconds == pytest.approx([sum(0.5 + 1.0 + s.drafted + s.commit_seconds for s in steps)])
     assert chapter.seconds_by_width([slow]) == {w: float(w) for w in sorted({s.drafted + 1 for s in steps})}
-    assert chapter.fastest([[slow], [quick]]) == [quick]
+    assert chapter.fastest_runs([[slow], [quick]]) == [quick]
 
 
-def test_fits_have_intervals_and_sets_of_one_price_have_no_spread():
+def test_fits_have_intervals_and_sets_of_one_cost_have_no_spread():
     rng = np.random.default_rng(3)
     counts = rng.integers(1, 30, (40, 2))
     exact = counts @ np.array([0.02, 0.1])
-    assert chapter.fit(counts, exact).r_squared.low == pytest.approx(1)
+    assert chapter.fit_with_intervals(counts, exact).r_squared.low == pytest.approx(1)
     noisy_seconds = exact * rng.lognormal(0, 0.3, 40)
-    noisy, alone = chapter.fit(counts, noisy_seconds), fit_forward_times(counts, noisy_seconds)
+    noisy, alone = chapter.fit_with_intervals(counts, noisy_seconds), fit_forward_times(counts, noisy_seconds)
     assert noisy.r_squared.low < noisy.r_squared.value < noisy.r_squared.high < 1
     assert [one.value for one in noisy.seconds] == pytest.approx(alone.seconds)
     assert all(one.low <= one.value <= one.high for one in noisy.seconds)
@@ -469,8 +471,10 @@ def test_text_that_follows_the_target_gives_uniform_numbers_and_other_text_does_
     numbers, cold = [], []
     for seed in range(12):
         ids, own = prompt(seed, 10), Sampling(0.9, seed=seed)
-        numbers.append(transformed(llama, ids, generate(llama, ids, drafter, own, 24).tokens, sampling, seed))
-        cold.append(transformed(llama, ids, generate(llama, ids, None, Sampling(0.5, seed=seed), 24).tokens, sampling))
+        numbers.append(probability_transform(llama, ids, generate(llama, ids, drafter, own, 24).tokens, sampling, seed))
+        cold.append(
+            probability_transform(llama, ids, generate(llama, ids, None, Sampling(0.5, seed=seed), 24).tokens, sampling)
+        )
     assert all(((part >= 0) & (part <= 1)).all() for part in numbers)
     assert uniform_p_value(np.concatenate(numbers)) > 1e-3
     assert uniform_p_value(np.concatenate(cold)) < 1e-6

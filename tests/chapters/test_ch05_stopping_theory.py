@@ -69,7 +69,7 @@ def finite_costs(rounds: Rounds, costs: Costs, tokens: int, stops: Policy | None
 
 
 def by_paths(rounds: Rounds, stops: Policy) -> tuple[float, float]:
-    """Discard and verification rate of a policy, from every path of candidates and every first refusal."""
+    """Discard and verification rate of a policy, from every path of candidates and every first rejection."""
     pair = rounds.pair
     moves = np.zeros((pair.contexts, pair.contexts))
     discarded, tokens = np.zeros(pair.contexts), np.zeros(pair.contexts)
@@ -78,14 +78,14 @@ def by_paths(rounds: Rounds, stops: Policy) -> tuple[float, float]:
         kept = weight
         for i, (at, token) in enumerate(path):
             p, q = pair.target[at], pair.draft[at]
-            refused = kept * (1 - min(1, p[token] / q[token]))
+            rejected = kept * (1 - min(1, p[token] / q[token]))
             rest = np.maximum(p - q, 0)
-            discarded[start] += refused * (len(path) - i)
-            tokens[start] += refused * (i + 1)
-            if refused > 0:
+            discarded[start] += rejected * (len(path) - i)
+            tokens[start] += rejected * (i + 1)
+            if rejected > 0:
                 for z, share in enumerate(rest / rest.sum()):
-                    moves[start, pair.following[at, z]] += refused * share
-            kept -= refused
+                    moves[start, pair.following[at, z]] += rejected * share
+            kept -= rejected
         tokens[start] += kept * (len(path) + 1)
         for z, share in enumerate(pair.target[context]):
             moves[start, pair.following[context, z]] += kept * share
@@ -203,7 +203,7 @@ def test_the_theorem_never_fails():
     assert applied > INSTANCES
 
 
-def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candidate_costs_c1_at_least():
+def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_rejected_candidate_costs_c1_at_least():
     rng = np.random.default_rng(3)
     for _ in range(40):
         rounds, costs = Rounds.of(random_pair(rng, 3), 5), random_costs(rng)
@@ -211,11 +211,11 @@ def test_the_two_cases_make_up_the_difference_of_the_actions_and_a_refused_candi
         ending = endless_of(rounds, costs, stops)
         decision = compare(rounds, costs, ending, stops)
         found = stopping_theory.cases(rounds, costs, ending, stops)
-        for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.refused, *decision, strict=False):
+        for alive, yes, no, stop, proceed in zip(rounds.alive, found.accepted, found.rejected, *decision, strict=False):
             np.testing.assert_allclose(alive * yes + (1 - alive) * no, stop - proceed, atol=1e-9)
-        assert max(level.max() for level in found.refused) <= -costs.discard + 1e-12
+        assert max(level.max() for level in found.rejected) <= -costs.discard + 1e-12
         # At the last level but one there is exactly one more candidate to draw.
-        np.testing.assert_allclose(found.refused[-1], -costs.discard)
+        np.testing.assert_allclose(found.rejected[-1], -costs.discard)
 
 
 def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_on():
@@ -234,7 +234,7 @@ def test_for_each_context_and_level_the_best_policy_stops_from_some_probability_
 
 
 def test_a_best_policy_need_not_be_one_threshold_and_one_too_low_has_counterexamples():
-    # Two contexts: in one the next candidate is surely kept, in the other nearly surely refused.
+    # Two contexts: in one the next candidate is surely kept, in the other nearly surely rejected.
     pair = ChainPair([[0.5, 0.5], [0.99, 0.01]], [[0.45, 0.55], [0.01, 0.99]])
     rounds, costs = Rounds.of(pair, 8), Costs.of_times(0.2, 1.0)
     decision = stopping_theory.solve(rounds, costs).decision
@@ -254,7 +254,7 @@ def test_the_threshold_without_delta_and_the_estimate_of_the_least_weighted_loss
     )
     for r, weight in ((0.05, 6.0), (0.28, 6.0), (0.5, 1.0), (0.3, 12.0)):
         estimate = e[np.argmin(-(1 - r) * np.log(1 - e) - weight * r * np.log(e))]
-        assert stopping_theory.true_refusal(estimate, weight) == pytest.approx(r, abs=2e-3)
+        assert stopping_theory.true_rejection(estimate, weight) == pytest.approx(r, abs=2e-3)
 
 
 def test_the_survey_counts_no_failure_and_nothing_below_the_best_policy():

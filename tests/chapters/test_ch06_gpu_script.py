@@ -50,7 +50,7 @@ def test_torch_transformers_numpy_and_numba_are_enough(tmp_path):
     assert found["timed_equal"].value == found["timed_compared"].value > 0
     measured = ("shape_pass_ms", "shape_w8_over_w1", "pass_w8_over_w1", "timed_pld_over_plain", "peer_generate",
                 "timed_specdec_over_plain", "peer_assisted_over_specdec")  # fmt: skip
-    assert all(found[key].value > 0 and found[key].timed for key in measured)
+    assert all(found[key].value > 0 and found[key].measured for key in measured)
     assert found["timed_dresd_over_plain"].words == numbers.MISSING and found["target"].words == "pocket"
 
 

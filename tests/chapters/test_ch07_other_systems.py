@@ -1,4 +1,4 @@
-"""Composed prices against sums by hand, sized systems against their widths, and PLD+'s tables against their rows."""
+"""Composed costs against sums by hand, sized systems against their widths, and PLD+'s tables against their rows."""
 
 import pandas as pd
 import pytest
@@ -7,7 +7,7 @@ from specdec_lib import DraftTree, paths
 from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.experiments.costs.pass_costs import units
+from specdec_lib.experiments.costs.pass_latency import units
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import recorded_runs, results
@@ -45,19 +45,19 @@ def rows_of(method: str) -> pd.DataFrame:
     ("PLD, sized", PASSES, systems.drafting({"PLD, sized": RUNS}, 2.0), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
     ("PLD", PASSES, systems.networks(["PLD"], 0.25), [5.5, 2.5]),
     ("plain", PASSES, systems.drafting({"plain": RUNS}, 0.05), [5.5, 2.5]),
-    # Beyond the widest price the slope of the last two goes on.
+    # Beyond the widest cost the slope of the last two goes on.
     ("plain", {1: 1.0, 2: 1.5}, {}, [1.5 + 2.5 + 2.5, 2.5]),
 ])  # fmt: skip
 def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, passes, drafting, expected):
-    table = systems.priced(rows_of(method), passes, drafting)
-    assert table.price.tolist() == pytest.approx(expected)
+    table = systems.with_cost(rows_of(method), passes, drafting)
+    assert table.cost.tolist() == pytest.approx(expected)
     width = results.rate(table, ("verified", "passes"))
     assert width.value == pytest.approx((2 + 4 + 4 + 1 + 2) / 5) and width.low < width.value < width.high
     fork = Step(DraftTree([1, 2, 3], [-1, -1, 1]), (1, 2), (2, 3, 5), 0, 0, 0)
     assert [units(METHODS[name], fork) for name in ("PLD", "SpecDec", "EAGLE")] == [1, 3, 2]  # steps, tokens, levels
 
 
-def test_a_price_is_a_ratio_of_medians_with_its_interval_over_rounds():
+def test_a_cost_is_a_ratio_of_medians_with_its_interval_over_rounds():
     found = systems.curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
     assert found[1] == (1.0, 1.0, 1.0, 0)
     assert found[4].value == pytest.approx(2) and found[4].low <= 2 <= found[4].high and found[4].low < found[4].high
@@ -76,7 +76,7 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     asked = prompts.load("report", ["code editing"], 1)
     recordings = recorded_runs.record_prompts(pair.target, pair.tokenizer, asked, None, 16, needed)
     runs = {name: recorded_runs.runs_of(pair.target, recordings, drafter) for name, drafter in drafters.items()}
-    table = systems.priced(results.table(recordings, runs), {1: 1.0, 64: 1.0}, {})
+    table = systems.with_cost(results.table(recordings, runs), {1: 1.0, 64: 1.0}, {})
     assert (table.widths.map(len) - 1).max() <= 1.3 * 16
     speedup = results.ratio(table, "PLD", "plain", results.SPEED)
     assert speedup.value == pytest.approx(len(runs["plain"][0].steps) / len(runs["PLD"][0].steps))

@@ -1,4 +1,4 @@
-"""Hindsight by enumeration, selection rules by hand, prices by sums; hindsight chooses among sizes, prices choose for one tree,
+"""Hindsight by enumeration, selection rules by hand, costs by sums; hindsight chooses among sizes, costs choose for one tree,
 and shares are of the bound."""
 
 import itertools
@@ -16,8 +16,8 @@ from specdec_lib.datastores import SuffixIndex, build_from_texts
 from specdec_lib.decoding.loop import Trace, replay
 from specdec_lib.decoding.results import Generation
 from specdec_lib.decoding.tree import EMPTY, DraftTree
-from specdec_lib.drafters.one_tree import OneTree, fit, judged_on
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.one_tree import OneTree, fit, node_outcomes
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
@@ -30,13 +30,13 @@ from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import plots
 from tests.experiments.made import made_up
 
-PRICES = [CURVES["gpu"], CURVES["server"]]
+COSTS = [CURVES["gpu"], CURVES["server"]]
 
 
-def price_of(run: Generation, prices: PassPrices) -> float:
+def cost_of(run: Generation, costs: PassCosts) -> float:
     """What the passes of a run cost, step by step."""
-    curve = prices.curve(max((step.width for step in run.steps), default=1))
-    return sum(curve[step.width - 1] + prices.step for step in run.steps)
+    curve = costs.curve(max((step.width for step in run.steps), default=1))
+    return sum(curve[step.width - 1] + costs.step for step in run.steps)
 
 
 def _recordings(count: int = 6) -> list[Recording]:
@@ -63,73 +63,75 @@ def _singles() -> dict[tuple[str, int], PromptLookup]:
     return {(name, size): PromptLookup(n, size) for name, n in single.items() for size in (2, 20)}
 
 
-def _ladder(recordings: list[Recording]) -> study.Ladder:
+def _comparison(recordings: list[Recording]) -> study.Comparison:
     drafters = _singles()
-    drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
-    drafters |= {(rung, 20): OneTree(_sources(), study.whole(20)) for rung in (study.SAM, study.ARCTIC)}
-    return study.Ladder(study.measure(recordings, drafters, _sources()))
+    drafters |= {(study.TREE, each.name): OneTree(_sources(), each) for each in COSTS}
+    drafters |= {(variant, 20): OneTree(_sources(), study.costs_for_size(20)) for variant in (study.SAM, study.ARCTIC)}
+    return study.Comparison(study.variant_rows(recordings, drafters, _sources()))
 
 
 @pytest.fixture(scope="module")
-def ladder() -> study.Ladder:
-    return _ladder(_recordings())
+def comparison() -> study.Comparison:
+    return _comparison(_recordings())
 
 
-def test_each_bar_of_a_ladder_has_its_speed_up_and_its_share_of_the_bound(ladder):
-    (ax,) = plots.ladders({"made": ladder}, ("PLD", study.TREE), PRICES).axes
-    order = [(rung, each) for rung in ("PLD", study.TREE) for each in PRICES]
+def test_each_bar_of_a_comparison_has_its_speed_up_and_its_share_of_the_bound(comparison):
+    (ax,) = plots.variant_speedups({"made": comparison}, ("PLD", study.TREE), COSTS).axes
+    order = [(variant, each) for variant in ("PLD", study.TREE) for each in COSTS]
     bars = [bar for drawn in ax.containers for bar in drawn]
-    assert [bar.get_height() for bar in bars] == [ladder.rate(rung, each).value for rung, each in order]
+    assert [bar.get_height() for bar in bars] == [comparison.rate(variant, each).value for variant, each in order]
     written = {text.get_position()[0]: text.get_text() for text in ax.texts}
-    for bar, (rung, each) in zip(bars, order, strict=True):
-        assert written[bar.get_x() + bar.get_width() / 2] == f"{ladder.share(rung, each).value:.0%}"
+    for bar, (variant, each) in zip(bars, order, strict=True):
+        assert written[bar.get_x() + bar.get_width() / 2] == f"{comparison.share(variant, each).value:.0%}"
 
 
-def test_hindsight_takes_the_better_size_and_prices_their_own(ladder):
-    gpu, server = PRICES
+def test_hindsight_takes_the_better_size_and_one_tree_that_of_its_costs(comparison):
+    gpu, server = COSTS
     for task in ("copy", "new", None):
-        for rung in study.SINGLES:
+        for variant in study.SINGLES:
             rates = {}
             for size in (2, 20):
-                runs = [replay(own.trace, _singles()[rung, size]) for own in _recordings() if task in (None, own.task)]
-                rates[size] = sum(len(run.tokens) - 1 for run in runs) / sum(price_of(run, server) for run in runs)
-            assert ladder.best_size(rung, server, task) == max(rates, key=rates.get)
-            assert ladder.rate(rung, server, task).value == pytest.approx(max(rates.values()))
-    assert ladder.best_size("PLD", gpu, "copy") == 20
-    assert ladder.best_size(study.TREE, server) == "server" and ladder.best_size(study.TREE, gpu) == "gpu"
+                runs = [
+                    replay(own.trace, _singles()[variant, size]) for own in _recordings() if task in (None, own.task)
+                ]
+                rates[size] = sum(len(run.tokens) - 1 for run in runs) / sum(cost_of(run, server) for run in runs)
+            assert comparison.best_size(variant, server, task) == max(rates, key=rates.get)
+            assert comparison.rate(variant, server, task).value == pytest.approx(max(rates.values()))
+    assert comparison.best_size("PLD", gpu, "copy") == 20
+    assert comparison.best_size(study.TREE, server) == "server" and comparison.best_size(study.TREE, gpu) == "gpu"
 
 
-def test_a_ratio_is_that_of_the_rates_and_no_share_is_above_one(ladder):
-    for prices in PRICES:
-        single = ladder.best_single(prices)
-        assert all(ladder.rate(single, prices).value >= ladder.rate(name, prices).value for name in study.SINGLES)
-        expected = ladder.rate(study.TREE, prices).value / ladder.rate(single, prices).value
-        assert ladder.ratio(study.TREE, single, prices).value == pytest.approx(expected)
-        assert 0 < ladder.share(study.TREE, prices).value <= 1
-    rows = ladder.gains(PRICES[0], ["copy", "new"])
+def test_a_ratio_is_that_of_the_rates_and_no_share_is_above_one(comparison):
+    for costs in COSTS:
+        single = comparison.best_single(costs)
+        assert all(comparison.rate(single, costs).value >= comparison.rate(name, costs).value for name in study.SINGLES)
+        expected = comparison.rate(study.TREE, costs).value / comparison.rate(single, costs).value
+        assert comparison.ratio(study.TREE, single, costs).value == pytest.approx(expected)
+        assert 0 < comparison.share(study.TREE, costs).value <= 1
+    rows = comparison.gains(COSTS[0], ["copy", "new"])
     assert [row["task"] for row in rows] == ["copy", "new", "all mixed"]
-    rows = study.marks({"greedy": ladder}, PRICES, ["copy", "new"])
-    assert len(rows) == len(PRICES) * len(study.MARKS)
-    assert rows[-1]["mark"] == study.REACHED and rows[-1]["ratio"] == ladder.share(study.TREE, PRICES[1])
+    rows = study.target_verdicts({"greedy": comparison}, COSTS, ["copy", "new"])
+    assert len(rows) == len(COSTS) * len(study.TARGETS)
+    assert rows[-1]["target"] == study.REACHED and rows[-1]["ratio"] == comparison.share(study.TREE, COSTS[1])
 
 
-def test_prices_of_a_whole_size_ask_for_that_many_nodes():
+def test_costs_of_a_whole_size_ask_for_that_many_nodes():
     for size in (1, 4, 7):
-        run = replay(_recordings()[0].trace, OneTree(_sources(), study.whole(size)))
+        run = replay(_recordings()[0].trace, OneTree(_sources(), study.costs_for_size(size)))
         assert max(step.drafted for step in run.steps) == size
 
 
-def test_steps_and_a_draft_models_tokens_are_priced(ladder):
-    prices = PassPrices({1: 1.0}, step=0.25, drafted_token=0.5)
-    rows = study.measure(_recordings(), _singles(), _sources())
-    asked = study.Ladder(rows.assign(asked=4)).best(prices)
-    assert (asked.price == 1.25 * asked.passes + 2.0).all()
+def test_steps_and_a_draft_models_tokens_have_a_cost(comparison):
+    costs = PassCosts({1: 1.0}, step=0.25, drafted_token=0.5)
+    rows = study.variant_rows(_recordings(), _singles(), _sources())
+    asked = study.Comparison(rows.assign(asked=4)).best(costs)
+    assert (asked.cost == 1.25 * asked.passes + 2.0).all()
 
 
 def test_turns_of_a_prompt_are_drawn_together_so_that_two_that_are_alike_say_no_more_than_one():
     recordings = _recordings()
     twice = [replace(recording, turn=turn) for recording in recordings for turn in (0, 1)]
-    once, both = (_ladder(some).rate("PLD", PRICES[1]) for some in (recordings, twice))
+    once, both = (_comparison(some).rate("PLD", COSTS[1]) for some in (recordings, twice))
     assert both == pytest.approx(once, rel=0.1) and both.high - both.low > 0.9 * (once.high - once.low)
 
 
@@ -139,13 +141,13 @@ def test_turns_of_a_prompt_are_drawn_together_so_that_two_that_are_alike_say_no_
 ])  # fmt: skip
 def test_a_mark_is_judged_by_whole_intervals(ratios, verdict):
     intervals = [Interval(*ratio) for ratio in ratios]
-    given = SimpleNamespace(  # a ladder whose ratios and shares are given: the worst of them decides
-        best_single=lambda prices, task: "PLD",
-        ratio=lambda ours, theirs, prices, task=None: intervals[task or 0],
-        share=lambda rung, prices: intervals[0],
+    given = SimpleNamespace(  # a comparison whose ratios and shares are given: the worst of them decides
+        best_single=lambda costs, task: "PLD",
+        ratio=lambda ours, theirs, costs, task=None: intervals[task or 0],
+        share=lambda variant, costs: intervals[0],
     )
-    rows = study.marks({"greedy": given}, PRICES[:1], range(len(ratios)))
-    assert [row["mark"] for row in rows] == list(study.MARKS)
+    rows = study.target_verdicts({"greedy": given}, COSTS[:1], range(len(ratios)))
+    assert [row["target"] for row in rows] == list(study.TARGETS)
     assert rows[0]["verdict"] == verdict and rows[0]["ratio"] in intervals
 
 
@@ -153,7 +155,7 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
     """With one source all nodes are its own; a source that proposes the other's beginning has fewer, with the same outcomes."""
     traces = _traces()
     sources = {"a": PromptLookup(3, 8, variant="transformers"), "b": PromptLookup(3, 2, variant="transformers")}
-    judged = judged_on(traces, sources)
+    judged = node_outcomes(traces, sources)
     parts = by_source(judged, TreeProbabilities.unfitted(("a", "b")))
     nodes = sum(len(rows) for rows in judged.features)
     assert len(parts["a"][0]) == nodes > len(parts["b"][0]) > 0
@@ -164,10 +166,10 @@ def test_nodes_are_given_to_the_sources_that_proposed_them():
 def test_rows_of_judged_nodes_give_the_calibration_error_of_all_nodes_together():
     sources = {"a": PromptLookup(3, 8, variant="transformers"), "b": PromptLookup(3, 2, variant="transformers")}
     weights = TreeProbabilities.unfitted(("a", "b"))
-    rows = study.judged_nodes(_recordings(), sources, weights).assign(set="all")
+    rows = study.node_outcome_rows(_recordings(), sources, weights).assign(set="all")
     errors = study.calibration(rows).set_index("source").error
     curves = study.reliability_curves(rows)["all"]
-    for source, (predicted, hit) in by_source(judged_on(_traces(), sources), weights).items():
+    for source, (predicted, hit) in by_source(node_outcomes(_traces(), sources), weights).items():
         bins = [np.minimum((predicted * study.BINS).astype(int), study.BINS - 1) == i for i in range(study.BINS)]
         gaps = [abs(predicted[own].mean() - hit[own].mean()) * own.sum() for own in bins if own.any()]
         assert errors[source] == pytest.approx(sum(gaps) / len(hit)) and errors[source] > 0
@@ -175,20 +177,20 @@ def test_rows_of_judged_nodes_give_the_calibration_error_of_all_nodes_together()
         assert curves[source][1] == pytest.approx([hit[own].mean() for own in bins if own.any()])
 
 
-def test_a_ladder_is_the_same_from_rows_that_were_written_and_read(ladder, tmp_path):
-    drafters = _singles() | {(study.TREE, each.name): OneTree(_sources(), each) for each in PRICES}
-    rows = study.measure(_recordings(), drafters, _sources())
+def test_a_comparison_is_the_same_from_rows_that_were_written_and_read(comparison, tmp_path):
+    drafters = _singles() | {(study.TREE, each.name): OneTree(_sources(), each) for each in COSTS}
+    rows = study.variant_rows(_recordings(), drafters, _sources())
     evidence.write("08/greedy", rows, {"models": {}, "stores": {}}, tmp_path)
-    again = study.Ladder(evidence.read("08/greedy", tmp_path)[0])
-    for each, rung in itertools.product(PRICES, (*study.SINGLES, study.TREE)):
-        assert again.rate(rung, each) == ladder.rate(rung, each)
-        assert again.share(rung, each) == ladder.share(rung, each)
-        assert again.best_size(rung, each) == ladder.best_size(rung, each)
+    again = study.Comparison(evidence.read("08/greedy", tmp_path)[0])
+    for each, variant in itertools.product(COSTS, (*study.SINGLES, study.TREE)):
+        assert again.rate(variant, each) == comparison.rate(variant, each)
+        assert again.share(variant, each) == comparison.share(variant, each)
+        assert again.best_size(variant, each) == comparison.best_size(variant, each)
 
 
 def test_methods_that_search_the_store_are_all_but_those_that_read_the_text():
-    rows = study.measure(_recordings(1), _singles(), _sources())
-    apart = set(rows.method) - set(study.searching(_singles(), PRICES))
+    rows = study.variant_rows(_recordings(1), _singles(), _sources())
+    apart = set(rows.method) - set(study.methods_with_store(_singles(), COSTS))
     assert apart == {f"{name}, {size}" for name in ("PLD", "PLD+ (h)") for size in (2, 20)}
 
 
@@ -200,8 +202,8 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 8))
     longest = rng.integers(0, 4, count)
-    prices = PassPrices({1: 1.0, 2: float(rng.uniform(0.5, 2)), 4: float(rng.uniform(0.5, 4))}, step=0.1)
-    curve = prices.curve(count + 1) + 0.1
+    costs = PassCosts({1: 1.0, 2: float(rng.uniform(0.5, 2)), 4: float(rng.uniform(0.5, 4))}, step=0.1)
+    curve = costs.curve(count + 1) + 0.1
     costs = []
     for drafted in itertools.product(range(4), repeat=count - 1):
         place, cost = 0, 0.0
@@ -214,7 +216,7 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
             place, cost = place + 1 + n, cost + curve[n]
         if place == count - 1:
             costs.append(cost)
-    assert study.least_cost(longest, prices) == pytest.approx(min(costs))
+    assert study.least_cost(longest, costs) == pytest.approx(min(costs))
 
 
 def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
@@ -229,11 +231,11 @@ def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():
 
 
 def test_no_run_of_the_sources_costs_less_than_hindsight():
-    prices = CURVES["cpu"]
+    costs = CURVES["cpu"]
     for trace in _traces():
-        bound = study.least_cost(study.acceptable(trace, list(SOURCES.values())), prices)
-        for drafter in (*SOURCES.values(), OneTree(SOURCES, prices)):
-            assert price_of(replay(trace, drafter), prices) >= bound - 1e-9
+        bound = study.least_cost(study.acceptable(trace, list(SOURCES.values())), costs)
+        for drafter in (*SOURCES.values(), OneTree(SOURCES, costs)):
+            assert cost_of(replay(trace, drafter), costs) >= bound - 1e-9
 
 
 def test_selection_rules_choose_by_match_and_by_expected_acceptance():
@@ -266,7 +268,7 @@ def test_selection_verifies_one_source_at_a_time_goes_by_the_match_of_suffixes_a
 def test_fitted_probabilities_predict_better_than_the_rough_ones():
     traces = _traces(12)
     fitted = fit(traces[:8], SOURCES, "copies")
-    judged = judged_on(traces[8:], SOURCES)
+    judged = node_outcomes(traces[8:], SOURCES)
 
     def surprise(probabilities) -> float:
         chance, hit = study.predictions(judged, probabilities)
@@ -292,19 +294,19 @@ def test_answers_are_spread_rows_are_those_of_replays_and_absent_sets_are_named(
     build_from_texts(tmp_path / "store", TEXTS, tokenizer, progress=False)
     store = SuffixIndex.open(tmp_path / "store")
     sources = partial(study.tokens_alone, store)
-    drafters = study.rungs(sources, [CPU], (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
+    drafters = study.variants(sources, [CPU], (2, 8), TreeProbabilities.unfitted(list(sources())), unions=False)
     asked = study.large_prompts(4)
     assert {prompt.task for prompt in asked} == {"here"} and len(asked) == 4
-    ladder = study.Ladder(study.of_large_models(tokenizer, asked, drafters, sources()))
-    assert set(ladder.rows.task) == {"here"}
+    comparison = study.Comparison(study.large_model_rows(tokenizer, asked, drafters, sources()))
+    assert set(comparison.rows.task) == {"here"}
     traces = [recording.trace for recording in record_replies(study.spread(replies[:6], 4), tokenizer)]
     for name in study.ROWS:
-        runs, size = [], ladder.best_size(name, CPU)
+        runs, size = [], comparison.best_size(name, CPU)
         assert size in ((2, 8) if name != study.TREE else ("cpu",))
         for trace in traces:
             drafters[name, size].reset()
             runs.append(replay(trace, drafters[name, size]))
-        spent = sum(price_of(run, CPU) for run in runs)
+        spent = sum(cost_of(run, CPU) for run in runs)
         speedup = sum(len(run.tokens) - 1 for run in runs) / spent
-        assert ladder.rate(name, CPU).value == pytest.approx(speedup)
-        assert 0 < ladder.share(name, CPU).value <= 1 + 1e-9
+        assert comparison.rate(name, CPU).value == pytest.approx(speedup)
+        assert 0 < comparison.share(name, CPU).value <= 1 + 1e-9

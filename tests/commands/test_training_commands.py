@@ -11,7 +11,7 @@ from specdec_lib import generate, load_model, paths
 from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.drafters.merged_tree import FEATURES
-from specdec_lib.drafters.pass_prices import MERGING, PassPrices
+from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments import head_training
 from specdec_lib.experiments.data.prompt import render
@@ -55,10 +55,10 @@ def test_an_acceptance_head_is_trained_and_training_goes_on_with_its_data(tokeni
 
 @pytest.mark.parametrize("count", [2, 7, 20, 360])
 def test_each_response_is_in_one_part_and_both_keep_the_order(count):
-    fit, held_out = head_training.parted(range(count))
+    fit, held_out = head_training.split_held_out(range(count))
     assert sorted(fit + held_out) == list(range(count))
     assert fit and held_out and fit == sorted(fit) and held_out == sorted(held_out)
-    assert (fit, held_out) == head_training.parted(range(count)), "the same parts each time"
+    assert (fit, held_out) == head_training.split_held_out(range(count)), "the same parts each time"
 
 
 @pytest.mark.parametrize("family", ["llama-gqa", "qwen3", "gemma3"])
@@ -93,7 +93,7 @@ def test_a_training_that_is_killed_or_finds_a_full_disk_leaves_nothing_that_the_
 ):
     """At every fourth step of writing: each file of heads can be read, and the next run ends with the files of a whole one."""
     monkeypatch.setattr(head_training, "training_prompts", lambda *arguments: [prompt(i, 9) for i in range(12)])
-    model, asked = build("llama-gqa"), head_training.Asked(["x"], 1, 6)
+    model, asked = build("llama-gqa"), head_training.PromptSettings(["x"], 1, 6)
 
     def train(folder):
         kinds = {"medusa": {}, "eagle": {"mlp": 8}}
@@ -181,23 +181,23 @@ def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(an
     assert "OneTree(PLD, REST;" in told[False] and "OneTree(PLD, REST, SuffixDecoding;" in told[True]
 
 
-def test_drafting_is_priced_and_counts(answers, tmp_path, capsys):
+def test_drafting_has_a_cost_and_counts(answers, tmp_path, capsys):
     """What calibrate measures of drafting stands in its file, and lowers what diagnose predicts by as much."""
-    path = tmp_path / "prices.json"
+    path = tmp_path / "costs.json"
     words = ["--target", "pocket", "--source", "PLD", "--context", "64", "--repeats", "2"]
     assert main(["calibrate", *words, "--out", str(path)]) == 0
-    prices = PassPrices.load(path)
-    assert set(prices.drafting) == {"PLD", "REST", "SuffixDecoding", MERGING}
-    assert prices.step > 0 and all(prices.drafting[name] > 0 for name in ("PLD", "REST", "SuffixDecoding"))
-    assert prices.drafted_token == 0.0
+    costs = PassCosts.load(path)
+    assert set(costs.drafting) == {"PLD", "REST", "SuffixDecoding", MERGING}
+    assert costs.step > 0 and all(costs.drafting[name] > 0 for name in ("PLD", "REST", "SuffixDecoding"))
+    assert costs.drafted_token == 0.0
     found = {}
     for name, drafting in (("free", {}), ("paid", {"PLD": 0.25, "SuffixDecoding": 0.5, MERGING: 0.125})):
-        PassPrices({1: 1.0}, step=0.5, name=name, drafting=drafting).save(tmp_path / f"{name}.json")
-        out, given = tmp_path / f"{name}-found.json", ["--tokenizer", "pocket", "--prices", f"{tmp_path / name}.json"]
+        PassCosts({1: 1.0}, step=0.5, name=name, drafting=drafting).save(tmp_path / f"{name}.json")
+        out, given = tmp_path / f"{name}-found.json", ["--tokenizer", "pocket", "--costs", f"{tmp_path / name}.json"]
         assert main(["diagnose", str(answers), *given, "--json", str(out)]) == 0
         found[name] = json.loads(out.read_text())
     assert found["free"]["free"] == ["PLD", "SuffixDecoding"] and found["paid"]["free"] == []
-    told = "Drafting counts as free, because these prices have no time for it: PLD, SuffixDecoding."
+    told = "Drafting counts as free, because these costs have no time for it: PLD, SuffixDecoding."
     assert told in capsys.readouterr().out
     for one in found["free"]["methods"] + found["paid"]["methods"]:
         paid = one in found["paid"]["methods"]

@@ -12,7 +12,7 @@ from specdec_lib import Drafter, DraftTree, Sampling, generate
 from specdec_lib.decoding import acceptance
 from specdec_lib.decoding.acceptance import (
     acceptance_probability,
-    drawn,
+    draw_without_replacement,
     exact_match,
     rejection,
     rejection_at_once,
@@ -20,7 +20,7 @@ from specdec_lib.decoding.acceptance import (
 )
 from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import DRAFT, choose, choose_each, distribution, invert_cdf
-from specdec_lib.decoding.served_models import know_tokenizer
+from specdec_lib.decoding.served_models import remember_tokenizer
 from specdec_lib.drafters import AdaptiveDraftModel, DraftModel, SpecDecPP, stopping
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
@@ -105,8 +105,8 @@ def tree_outcomes(runs: int) -> Counter:
     counts: Counter = Counter()
     for seed in range(runs):
         sampling = Sampling(1.0, seed=seed)
-        first = drawn(CHILDREN[0], [sampling.uniform(0, DRAFT, salt=rank) for rank in range(3)])
-        second = drawn(CHILDREN[1], [sampling.uniform(1, DRAFT, salt=rank) for rank in range(2)])
+        first = draw_without_replacement(CHILDREN[0], [sampling.uniform(0, DRAFT, salt=rank) for rank in range(3)])
+        second = draw_without_replacement(CHILDREN[1], [sampling.uniform(1, DRAFT, salt=rank) for rank in range(2)])
         assert len({*first}) == 3 and len({*second}) == 2
         tree = DraftTree([*first, *second], [-1, -1, -1, 1, 1], CHILDREN[[0, 0, 0, 1, 1]])
         path, token = rejection(tree, lambda node, before: P[tuple(before[:1])], sampling, 0, ())
@@ -122,7 +122,7 @@ def test_children_that_are_drawn_and_tried_in_turn_keep_the_target_distribution(
 
 
 BIASED_TREES = {
-    "the draft's distribution with the children refused before": ("without", lambda q, token: q),
+    "the draft's distribution with the children rejected before": ("without", lambda q, token: q),
     "a draw from the target after a rejection": BIASED["a draw from the target after a rejection"],
     "the draft token's number again": BIASED["the draft token's number again"],
 }
@@ -136,7 +136,7 @@ def test_a_biased_rule_for_children_is_found_out(how, monkeypatch):
 
 def test_draws_without_replacement_end_with_the_tokens_there_are():
     q = torch.tensor([0.0, 0.5, 0.0, 0.5]).double()
-    assert sorted(drawn(q, [0.1, 0.9, 0.5])) == [1, 3] and q.sum() == 1
+    assert sorted(draw_without_replacement(q, [0.1, 0.9, 0.5])) == [1, 3] and q.sum() == 1
 
 
 BRANCHES = DraftTree([1, 2, 3], [-1, -1, -1])
@@ -228,7 +228,7 @@ def depths(steps: list[list[Step]]) -> set[int]:
 def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(exact, rows):
     """One tokenizer, other numbers of rows: what one model alone has no token for has no probability in a draft."""
     target, draft, words = build("llama", **SMALL), build("llama", **SMALL | {"vocab_size": rows}), tokenizer(4)
-    know_tokenizer(words, target), know_tokenizer(words, draft)
+    remember_tokenizer(words, target), remember_tokenizer(words, draft)
     counts, steps = emitted(target, DraftModel(draft, 2), 400)
     assert depths(steps) == {0, 1, 2} and surprise(counts, exact) < RIGHT
 

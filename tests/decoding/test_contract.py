@@ -9,9 +9,9 @@ import torch
 from transformers import BertConfig, BertModel
 
 from specdec_lib import (
+    AuxiliaryTokens,
     Capture,
     DraftTree,
-    Passengers,
     Runtime,
     Sampling,
     Trace,
@@ -60,13 +60,13 @@ def test_a_wrapped_drafter_is_passed_every_call(llama):
 def test_notes_of_a_tree_go_with_its_nodes(make):
     tree = make()
     visible = np.random.default_rng(0).random((3, 8)) < 0.5
-    riding = Passengers([1, 2, 1], [9, 0, 4], visible)
-    noted = tree.annotated(scores=[1, 0.5, 0.25, 0.125], sources=list("abcd"), passengers=riding)
-    assert (tree.scores, tree.sources, tree.passengers, tree.width) == (None, None, None, 5)
+    riding = AuxiliaryTokens([1, 2, 1], [9, 0, 4], visible)
+    noted = tree.annotated(scores=[1, 0.5, 0.25, 0.125], sources=list("abcd"), auxiliary=riding)
+    assert (tree.scores, tree.sources, tree.auxiliary, tree.width) == (None, None, None, 5)
     assert (noted.tokens, noted.parents, noted.children()) == (tree.tokens, tree.parents, tree.children())
     assert noted.probabilities is tree.probabilities and noted.is_chain == tree.is_chain
-    assert noted == tree.annotated(scores=noted.scores, sources=noted.sources, passengers=riding) != tree
-    assert noted != tree.annotated(scores=[1, 0.5, 0.25, 0.1], sources=noted.sources, passengers=riding)
+    assert noted == tree.annotated(scores=noted.scores, sources=noted.sources, auxiliary=riding) != tree
+    assert noted != tree.annotated(scores=[1, 0.5, 0.25, 0.1], sources=noted.sources, auxiliary=riding)
     assert (noted.width, len(noted), noted.block(3)) == (8, 4, [3, *tree.tokens, 1, 2, 1])
     assert noted.block_depths == [0, *tree.depths, 9, 0, 4] and not noted.is_causal
     mask = noted.mask()
@@ -76,8 +76,8 @@ def test_notes_of_a_tree_go_with_its_nodes(make):
         kept = [node for node in range(4) if tree.depths[node] <= depth]
         assert (cut.tokens, cut.parents) == (bare.tokens, bare.parents)
         assert (cut.scores, cut.sources) == ([noted.scores[node] for node in kept], ["abcd"[node] for node in kept])
-        assert (cut.passengers.tokens, cut.passengers.depths) == ([1, 2, 1], [9, 0, 4])
-        assert np.array_equal(cut.passengers.visible, visible[:, [0, *(n + 1 for n in kept), 5, 6, 7]])
+        assert (cut.auxiliary.tokens, cut.auxiliary.depths) == ([1, 2, 1], [9, 0, 4])
+        assert np.array_equal(cut.auxiliary.visible, visible[:, [0, *(n + 1 for n in kept), 5, 6, 7]])
 
 
 def test_a_replay_from_an_equal_state_is_the_real_run(library, llama):
@@ -201,7 +201,7 @@ def test_what_is_no_drafter_is_told_what_to_be(llama, idle, drafter, kind, says)
             run()
 
 
-FAR = DraftTree.chain([]).annotated(passengers=Passengers([96], [1], np.ones((1, 2), bool)))
+FAR = DraftTree.chain([]).annotated(auxiliary=AuxiliaryTokens([96], [1], np.ones((1, 2), bool)))
 
 
 @pytest.mark.parametrize("proposal, kind, says", [
@@ -248,7 +248,7 @@ def test_the_models_own_end_token_counts_unless_another_is_given():
 
 
 def test_long_context_positions_that_change_over_are_served_up_to_the_change_and_no_pass_reads_past_it():
-    """A single token past it, a passenger or padding too, and the frequencies of the whole pass would be others."""
+    """A single token past it, an auxiliary token or padding too, and the frequencies of the whole pass would be others."""
     model, ids, limits = bounded(32), prompt(0, 12), {"max_new_tokens": 20, "eos_token_id": []}
     with pytest.raises(UnsupportedModel, match="32 tokens.* may take 33"):
         generate(model, ids, max_new_tokens=21)

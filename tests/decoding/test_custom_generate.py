@@ -146,7 +146,7 @@ def test_a_draft_model_draws_as_it_does_in_generate(llama, settings, sampling):
 
 @pytest.mark.slow
 def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
-    """The penalty is the target's alone, so that drafts are refused at times; the expected law is worked out here."""
+    """The penalty is the target's alone, so that drafts are rejected at times; the expected law is worked out here."""
     sampling, penalty = Sampling(0.6, top_k=2), RepetitionPenaltyLogitsProcessor(1.3)
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
     with torch.inference_mode():
@@ -157,13 +157,13 @@ def test_a_draft_model_leaves_the_distribution_as_it_is(llama):
                 row = distribution(penalty(ids, llama(ids).logits[:, -1])[0], sampling)
                 longer |= {(*text, t): p * float(row[t]) for t in row.nonzero()[:, 0].tolist()}
             probabilities = longer
-    drafter, counts, refused = DraftModel(perturbed(llama, 0.3), 2), Counter(), 0
+    drafter, counts, rejected = DraftModel(perturbed(llama, 0.3), 2), Counter(), 0
     settings = {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.3}
     for seed in range(500):
         tokens, run = through(llama, drafter, IDS, True, 3, seed, settings)
         counts[tuple(tokens)] += 1
-        refused += run.stats["acceptance_rate"] < 1
-    assert refused > 50 and surprise(counts, probabilities) < RIGHT
+        rejected += run.stats["acceptance_rate"] < 1
+    assert rejected > 50 and surprise(counts, probabilities) < RIGHT
 
 
 class Collects(BaseStreamer):

@@ -1,4 +1,4 @@
-"""What a drafter is shown of the target's outputs, and passengers, against full forwards of transformers."""
+"""What a drafter is shown of the target's outputs, and auxiliary tokens, against full forwards of transformers."""
 
 import random
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_lib import Capture, DraftTree, Passengers, Runtime, Sampling, generate
+from specdec_lib import AuxiliaryTokens, Capture, DraftTree, Runtime, Sampling, generate
 from specdec_lib.decoding.served_models import windows
 from specdec_lib.decoding.target import Target
 from tests.chaos import Chaos, everything
@@ -58,7 +58,7 @@ def test_the_most_likely_tokens_are_those_of_a_full_forward_over_each_path(libra
         text = (start + plain)[: done + 1]
         assert outputs.root == text[-1] and length == len(text) + len(step.tokens)
         assert outputs.tokens.shape == outputs.logprobs.shape == (len(tree) + 1, K)
-        assert outputs.passenger_tokens.shape == outputs.passenger_logprobs.shape == (0, K)
+        assert outputs.auxiliary_tokens.shape == outputs.auxiliary_logprobs.shape == (0, K)
         for node in range(-1, len(tree)):
             after = uncached(model, text + [tree.tokens[n] for n in tree.path(node)])[0][-1].log_softmax(-1)
             assert_most_likely(outputs.tokens[node + 1], outputs.logprobs[node + 1], after)
@@ -78,13 +78,13 @@ TREES = (DraftTree([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 3, 2]), DraftTree.chain([
 
 @pytest.mark.parametrize("how", ["eager", "static", "too wide"])
 @pytest.mark.parametrize("family", SERVED)
-def test_passengers_see_what_their_mask_says_and_change_nothing(library, family, how):
+def test_auxiliary_tokens_see_what_their_mask_says_and_change_nothing(library, family, how):
     model, start, rng = library[family], prompt(2, 11), random.Random(4)
     capture, widths = everything(library, family), {"static": WIDTHS, "too wide": (1, 2)}.get(how)
     for tree in TREES:
         tokens, depths = ([rng.randrange(most) for _ in range(7)] for most in (VOCABULARY, 9))
         visible = np.random.default_rng(len(tree)).random((7, 8 + len(tree))) < 0.5
-        riding, shown = tree.annotated(passengers=Passengers(tokens, depths, visible)), []
+        riding, shown = tree.annotated(auxiliary=AuxiliaryTokens(tokens, depths, visible)), []
         for each in (tree, riding):
             runtime = None if widths is None else Runtime(model, 40, widths=widths)
             with torch.inference_mode(), Target(model, 40, capture, runtime=runtime) as target:
@@ -98,14 +98,14 @@ def test_passengers_see_what_their_mask_says_and_change_nothing(library, family,
                 after = target.verify(34, DraftTree.chain([3])).clone()
             shown.append([logits[: len(tree) + 1], after, *rows, *states])
         assert riding.width == len(logits) == len(tree) + 8
-        for alone, with_passengers in zip(*shown, strict=True):
-            torch.testing.assert_close(with_passengers, alone, rtol=1e-5, atol=1e-5)
+        for alone, with_auxiliary_tokens in zip(*shown, strict=True):
+            torch.testing.assert_close(with_auxiliary_tokens, alone, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(logits, naive(model, start, 33, riding), rtol=1e-3, atol=1e-3)
 
 
 def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
     """One forward without a cache, its mask written out entry by entry."""
-    riding, n, p = tree.passengers, len(tree), len(tree.passengers)
+    riding, n, p = tree.auxiliary, len(tree), len(tree.auxiliary)
     size = len(text) + 1 + n + p
     mask = torch.zeros((size, size), dtype=torch.bool)
     for i in range(len(text)):
@@ -134,10 +134,10 @@ def naive(model, text: list[int], root: int, tree: DraftTree) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", ["eager", "static"])
-def test_positions_of_passengers_after_the_models_last_one_count_as_the_last(library, how):
+def test_positions_of_auxiliary_tokens_after_the_models_last_one_count_as_the_last(library, how):
     model, start = library["gpt2"], prompt(2, CONTEXT - 3)  # learned positions: one more would be an error
     far, last = (
-        DraftTree.chain([4]).annotated(passengers=Passengers([7, 8], depths, np.ones((2, 4), bool)))
+        DraftTree.chain([4]).annotated(auxiliary=AuxiliaryTokens([7, 8], depths, np.ones((2, 4), bool)))
         for depths in ([500, 2], [2, 2])
     )
     logits = []

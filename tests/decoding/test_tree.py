@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_lib import DraftTree, Passengers
+from specdec_lib import AuxiliaryTokens, DraftTree
 from tests.chaos import shuffled
 from tests.datastores.stores import full_trie, tree_paths
 
@@ -72,7 +72,7 @@ def test_a_tree_that_was_sent_to_another_process_is_the_same(lists, depth):
         assert sent.children() == children
 
 
-RIDER = Passengers([1], [1], np.ones((1, 3)))
+RIDER = AuxiliaryTokens([1], [1], np.ones((1, 3)))
 
 
 @pytest.mark.parametrize("make, says", [
@@ -86,12 +86,12 @@ RIDER = Passengers([1], [1], np.ones((1, 3)))
     (lambda: DraftTree.chain([1, -3]), "-3"),
     (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
     (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),
-    (lambda: DraftTree.chain([3, 4]).annotated(passengers=RIDER), r"visible has shape \(1, 3\); expected 4 columns"),
-    (lambda: Passengers([1, 2], [1], np.ones((2, 3))), "2 passengers but 1 depths"),
-    (lambda: Passengers([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
-    (lambda: Passengers([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
-    (lambda: Passengers([1, -2], [1, 1], np.ones((2, 3))), "tokens of passengers hold -2"),
-    (lambda: Passengers([1, 2], [1, -1], np.ones((2, 3))), "depths of passengers hold -1"),
+    (lambda: DraftTree.chain([3, 4]).annotated(auxiliary=RIDER), r"visible has shape \(1, 3\); expected 4 columns"),
+    (lambda: AuxiliaryTokens([1, 2], [1], np.ones((2, 3))), "2 auxiliary tokens but 1 depths"),
+    (lambda: AuxiliaryTokens([1, 2], [1, 1], np.ones((1, 3))), r"visible has shape \(1, 3\)"),
+    (lambda: AuxiliaryTokens([1, 2], [1, 1], np.ones(2)), r"visible has shape \(2,\)"),
+    (lambda: AuxiliaryTokens([1, -2], [1, 1], np.ones((2, 3))), "tokens of auxiliary tokens hold -2"),
+    (lambda: AuxiliaryTokens([1, 2], [1, -1], np.ones((2, 3))), "depths of auxiliary tokens hold -1"),
 ])  # fmt: skip
 def test_malformed_trees_are_refused(make, says):
     with pytest.raises(ValueError, match=says):
@@ -104,7 +104,7 @@ def test_malformed_trees_are_refused(make, says):
     lambda tokens: DraftTree(tokens, np.array([-1, 0, 1])),
     lambda tokens: DraftTree.from_drafts([tokens]),
     lambda tokens: DraftTree.from_drafts([tokens], merge=False),
-    lambda tokens: Passengers(tokens, tokens, np.ones((3, 4))),
+    lambda tokens: AuxiliaryTokens(tokens, tokens, np.ones((3, 4))),
 ])  # fmt: skip
 def test_token_ids_of_arrays_and_tensors_become_ints(make, kind):
     tree = make(kind([4, 5, 6]))

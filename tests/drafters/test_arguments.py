@@ -29,9 +29,9 @@ from specdec_lib.drafters.eagle2 import Eagle2
 from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.drafters.token_recycling import template
-from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
+from specdec_lib.drafters.tree_probabilities import NodeOutcomes, TreeProbabilities
 from specdec_lib.heads.acceptance import AcceptanceHead
 from tests.chaos import draft_heads_of, head_of
 from tests.datastores.stores import build as build_store
@@ -47,7 +47,7 @@ def parts():
     model = build("llama-gqa", seed=3)
     with build_store([[1, 2]], VOCABULARY) as store, scratch() as folder:
         index = dense([[3, 1, 2, 4], [1, 2, 3]], model, folder, dims=4)
-    made = {"model": model, "head": head_of(model), "prices": PassPrices({1: 1.0}), "store": store, "index": index}
+    made = {"model": model, "head": head_of(model), "costs": PassCosts({1: 1.0}), "store": store, "index": index}
     return SimpleNamespace(**made, heads=lambda kind: draft_heads_of(model, kind))
 
 
@@ -70,7 +70,7 @@ NUMBERS = {
     "SuffixDecoding": (lambda p, **n: SuffixDecoding(**n), {"most": 9, "depth": 9}),
     "SAM-Decoding": (lambda p, **n: SamDecoding(PromptLookup(), **n), {"num_tokens": 9, "threshold": 3}),
     "EAGLE-2": (lambda p, **n: Eagle2(p.model, p.heads("eagle"), **n), {"nodes": 9, "depth": 2, "branches": 3}),
-    "One tree": (lambda p, **n: OneTree({"a": PromptLookup()}, p.prices, **n), {"room": 9}),
+    "One tree": (lambda p, **n: OneTree({"a": PromptLookup()}, p.costs, **n), {"room": 9}),
 }
 
 
@@ -133,16 +133,16 @@ REFUSED = [
     (lambda p: Hydra(p.model, p.heads("hydra"), [(i - 1, 0) for i in range(5)]), "the shape has 5 levels"),
     (lambda p: Medusa(p.model, p.heads("medusa"), []), "the shape has no node"),
     (lambda p: Eagle(p.model, p.heads("eagle"), [(0, 0)]), "node 0 is (0, 0)"),
-    (lambda p: OneTree({}, p.prices), "sources is empty"),
-    (lambda p: OneTree({"a": PromptLookup()}, p.prices, rate=-1.0), "rate is -1.0"),
-    (lambda p: OneTree(dict.fromkeys("ab", PromptLookup()), p.prices), "sources 'a' and 'b' are one drafter"),
+    (lambda p: OneTree({}, p.costs), "sources is empty"),
+    (lambda p: OneTree({"a": PromptLookup()}, p.costs, rate=-1.0), "rate is -1.0"),
+    (lambda p: OneTree(dict.fromkeys("ab", PromptLookup()), p.costs), "sources 'a' and 'b' are one drafter"),
     (lambda p: TreeProbabilities.unfitted(["a"]).of(["d"]), "no weights for the source 'd'"),
-    (lambda p: TreeProbabilities.unfitted(["a"]).fitted(Judged(), ""), "nothing was judged"),
-    (lambda p: PassPrices({2: 1.0}), "expected a price above 0 for a pass over 1 token"),
-    (lambda p: PassPrices({1: 0.0}), "expected a price above 0 for a pass over 1 token"),
-    (lambda p: PassPrices({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number, 1 or more"),
-    (lambda p: PassPrices({1: 1.0, 2: math.nan}), "the price of 2 tokens is nan"),
-    (lambda p: PassPrices({1: 1.0}, drafting={"PLD": -1}), "drafting of 'PLD' is -1"),
+    (lambda p: TreeProbabilities.unfitted(["a"]).fitted(NodeOutcomes(), ""), "nothing was judged"),
+    (lambda p: PassCosts({2: 1.0}), "expected a cost above 0 for a pass over 1 token"),
+    (lambda p: PassCosts({1: 0.0}), "expected a cost above 0 for a pass over 1 token"),
+    (lambda p: PassCosts({1: 1.0, 0: 1.0}), "a width is 0; expected a whole number, 1 or more"),
+    (lambda p: PassCosts({1: 1.0, 2: math.nan}), "the cost of 2 tokens is nan"),
+    (lambda p: PassCosts({1: 1.0}, drafting={"PLD": -1}), "drafting of 'PLD' is -1"),
     *(
         (
             lambda p, make=make: propose(make(p), [1, 2], 9),

@@ -16,9 +16,9 @@ from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.answers import Answer
-from specdec_lib.heads.draft_training import HeadTraining, read_by, states_of, train_heads
+from specdec_lib.heads.draft_training import HeadTraining, states_of, texts_with_states, train_heads
 from specdec_lib.heads.drafting import HydraHeads
-from specdec_lib.heads.grown_tree import grown
+from specdec_lib.heads.grown_tree import best_tree_shape
 from tests.chaos import draft_heads_of
 from tests.datastores.stores import tree_paths
 from tests.families import build, prompt
@@ -110,13 +110,13 @@ def test_a_cached_step_is_one_computed_from_scratch(llama, name, sampling):
     plain = generate(llama, start, None, sampling, 24).tokens
     drafter = drafter_of(llama, name)
     # Heads that know this text, so that whole paths are accepted.
-    (text,) = read_by(llama, [Answer(np.array(start, np.int32), np.array(plain, np.int32))], progress=False)
+    (text,) = texts_with_states(llama, [Answer(np.array(start, np.int32), np.array(plain, np.int32))], progress=False)
     train_heads(drafter.heads, llama, [text], [text], HeadTraining(epochs=60, rate=1e-2), progress=False)
     seen, propose = [], drafter.propose
 
     def watched(context, limit):
         tree = propose(context, limit)
-        # A refused branch must leave nothing: the accepted tokens are now read with the target's own states.
+        # A rejected branch must leave nothing: the accepted tokens are now read with the target's own states.
         fresh = drafter_of(llama, name)
         fresh.heads = drafter.heads
         fresh.start(context)
@@ -176,7 +176,7 @@ def test_a_tree_grown_from_the_heads_own_accuracies(llama, name):
     heads = heads_of(llama, name)
     heads.story["accuracies"] = [[0.5, 0.25], [0.5, 0.1], [0.4]]
     drafter = DRAFTERS[name].grown(llama, heads, 5)
-    assert drafter.shape == grown(heads.accuracies, 5) == [(-1, 0), (-1, 1), (0, 0), (1, 0), (2, 0)]
+    assert drafter.shape == best_tree_shape(heads.accuracies, 5) == [(-1, 0), (-1, 1), (0, 0), (1, 0), (2, 0)]
     same_as_plain(llama, prompt(4, 8), drafter)
 
 

@@ -18,11 +18,11 @@ class Watched(Lookahead):
         self.passes = []
 
     def verified(self, tree, path, outputs):
-        if tree.passengers is not None:
+        if tree.auxiliary is not None:
             leaves = set(range(len(tree))) - set(tree.parents)
             drafts = {tuple(tree.tokens[n] for n in tree.path(leaf)) for leaf in leaves}
-            said = outputs.passenger_tokens[:, 0].tolist()
-            self.passes.append((tree.passengers.tokens, drafts, said, tree.width))
+            said = outputs.auxiliary_tokens[:, 0].tolist()
+            self.passes.append((tree.auxiliary.tokens, drafts, said, tree.width))
         super().verified(tree, path, outputs)
 
 

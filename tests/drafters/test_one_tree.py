@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from specdec_lib import Capture, Context, Drafter, DraftTree, Passengers, Sampling, generate, record, replay
+from specdec_lib import AuxiliaryTokens, Capture, Context, Drafter, DraftTree, Sampling, generate, record, replay
 from specdec_lib.decoding.contract import Evidence
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY
@@ -23,15 +23,15 @@ from specdec_lib.drafters import (
     SpecDecPP,
 )
 from specdec_lib.drafters.merged_tree import FEATURES, MergedTree, width
-from specdec_lib.drafters.one_tree import OneTree, WorthItsPrice
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.one_tree import OneTree, WorthItsCost
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.drafters.stopping import Round
-from specdec_lib.drafters.tree_probabilities import Judged, TreeProbabilities
-from specdec_lib.experiments.checks.comparison import apart
+from specdec_lib.drafters.tree_probabilities import NodeOutcomes, TreeProbabilities
+from specdec_lib.experiments.checks.comparison import replay_differences
 from tests.chaos import head_of
 from tests.datastores.stores import tree_paths
 
-FLAT = PassPrices({1: 1.0})
+FLAT = PassCosts({1: 1.0})
 
 
 def _random_draft(rng: np.random.Generator, size: int, merge: bool = True) -> DraftTree:
@@ -52,8 +52,8 @@ class Fixed(Drafter):
         return self.tree
 
 
-def started(sources, prices: PassPrices, **options) -> tuple[OneTree, Context]:
-    drafter, context = OneTree(sources, prices, **options), Context([9, 9], 1, 16, Sampling())
+def started(sources, costs: PassCosts, **options) -> tuple[OneTree, Context]:
+    drafter, context = OneTree(sources, costs, **options), Context([9, 9], 1, 16, Sampling())
     drafter.start(context)
     return drafter, context
 
@@ -141,7 +141,7 @@ def test_sources_say_how_near_what_they_copy_is(library):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_subtree_is_that_of_brute_force(seed):
-    """Over all parent-closed subtrees, for any prices, also such as fall with the width."""
+    """Over all parent-closed subtrees, for any costs, also such as fall with the width."""
     rng = np.random.default_rng(seed)
     merged = _merged([_random_draft(rng, 2) for _ in range(2)])
     merged.score(rng.normal(size=width(2)))
@@ -162,7 +162,7 @@ def test_the_best_subtree_is_that_of_brute_force(seed):
 def test_fit_finds_the_law_that_judged_nodes_were_drawn_from():
     """One source of two candidates whose shares tell how likely they are; the fitted probabilities are the true ones."""
     rng = np.random.default_rng(0)
-    observed, truth = Judged(), TreeProbabilities.unfitted(["a"])
+    observed, truth = NodeOutcomes(), TreeProbabilities.unfitted(["a"])
     weights = truth.weights.copy()
     weights[FEATURES.index("match 1")], weights[FEATURES.index("log share")] = 0.5, 0.8
     for _ in range(4000):
@@ -199,7 +199,7 @@ def test_online_steps_follow_what_is_emitted():
 
 
 def test_sources_are_judged_wherever_they_proposed_also_where_nothing_was_verified():
-    dear = PassPrices({1: 1.0, 2: 90.0})
+    dear = PassCosts({1: 1.0, 2: 90.0})
     drafter, context = started({"a": Fixed([1, 2]), "b": Fixed([3])}, dear, rate=0.0, observe=True)
     assert len(passed(drafter, context)) == 0
     assert drafter.observed.outcomes == [[0, 1][drafter._children(-1)[0] != 0]]
@@ -238,26 +238,26 @@ def test_a_token_is_drafted_iff_it_raises_the_ratio():
     """The rule's threshold is the mediant's: (a + p) / (b + t) > a / b iff p > t a / b."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        tokens, cost, price, chance = rng.uniform(0.1, 5, 4)
-        rule = WorthItsPrice()
+        tokens, spent, cost, chance = rng.uniform(0.1, 5, 4)
+        rule = WorthItsCost()
         rule._right[:], rule._judged[:] = min(chance, 1.0), 1.0
-        rule.rate, rule.price = tokens / cost, price
-        gains = (tokens + min(chance, 1.0)) / (cost + price) > tokens / cost
+        rule.rate, rule.cost = tokens / spent, cost
+        gains = (tokens + min(chance, 1.0)) / (spent + cost) > tokens / spent
         assert rule.stop(Round(0)) == (not gains)
 
 
-def test_prices_are_written_and_read(tmp_path):
-    measured = PassPrices({1: 1.0, 8: 1.5}, 0.1, 0.2, "mine", {"PLD": 0.01, "merging": 0.02})
-    for number, prices in enumerate((CURVES["cpu"], measured)):
-        prices.save(tmp_path / f"{number}.json")
-        assert PassPrices.load(tmp_path / f"{number}.json") == prices
+def test_costs_are_written_and_read(tmp_path):
+    measured = PassCosts({1: 1.0, 8: 1.5}, 0.1, 0.2, "mine", {"PLD": 0.01, "merging": 0.02})
+    for number, costs in enumerate((CURVES["cpu"], measured)):
+        costs.save(tmp_path / f"{number}.json")
+        assert PassCosts.load(tmp_path / f"{number}.json") == costs
     assert measured.step_of("PLD", "merging", "REST") == pytest.approx(0.13)
-    # As written by releases before prices of drafting.
+    # As written by releases before costs of drafting.
     (tmp_path / "old.json").write_text('{"widths": {"1": 1.0}, "step": 0.5}')
-    assert PassPrices.load(tmp_path / "old.json").step_of("PLD") == 0.5
+    assert PassCosts.load(tmp_path / "old.json").step_of("PLD") == 0.5
     (tmp_path / "other.json").write_text('{"1": 2}')
-    with pytest.raises(ValueError, match="holds no prices"):
-        PassPrices.load(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="holds no costs"):
+        PassCosts.load(tmp_path / "other.json")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.95, seed=5)])
@@ -267,7 +267,7 @@ def test_a_real_run_is_its_replay_up_to_the_rounding_of_states(library, sampling
     model, found = library["llama-gqa"], []
     alone = {"PLD": PromptLookup(3, 10, variant="transformers"), "last": PromptLookup(1, 6)}
     for sources in (alone, alone | {"h": PromptLookupHidden(1, 12)}):
-        drafter, real, again = OneTree(sources, PassPrices({1: 1.0, 64: 1.5})), [], []
+        drafter, real, again = OneTree(sources, PassCosts({1: 1.0, 64: 1.5})), [], []
         for first in range(5, 8):
             prompt = [first, 6, 7, 8, 5, 6, 7, first, 9, 5, 6, 7, 8]
             drafter.reset()
@@ -276,7 +276,7 @@ def test_a_real_run_is_its_replay_up_to_the_rounding_of_states(library, sampling
             drafter.reset()
             real.append(run)
             again.append(replay(trace, drafter))
-        found.append(apart(real, again))
+        found.append(replay_differences(real, again))
     assert found[0] == (0, 0, 0.0) and found[1][:2] == (0, 0) and 0 < found[1][2] < 1e-5
 
 
@@ -286,7 +286,10 @@ def test_runs_that_are_not_their_replays_are_counted(library):
         generate(model, prompt, OneTree({"PLD": PromptLookup(1, count)}, FLAT), max_new_tokens=new)
         for count, new in ((6, 30), (1, 30), (6, 12))
     )
-    assert apart([one, one], [one, other]) == (0, 1, 0.0) and apart([one], [short])[:2] == (1, 1)
+    assert replay_differences([one, one], [one, other]) == (0, 1, 0.0) and replay_differences([one], [short])[:2] == (
+        1,
+        1,
+    )
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, top_p=0.95, seed=5)])
@@ -294,10 +297,10 @@ def test_runs_that_are_not_their_replays_are_counted(library):
 def test_draft_models_of_any_rule_stop_where_another_token_does_not_pay(library, name, sampling):
     """They draft less the more a token costs, and change no token."""
     model, prompt, asked = library["llama-gqa"], [5, 6, 7, 8, 5, 6, 7, 8], []
-    for price in (0.01, 0.6, 50.0):
+    for cost in (0.01, 0.6, 50.0):
         source = DraftModel(model, 6) if name == "SpecDec" else SpecDecPP(model, head_of(model), max_tokens=5)
-        drafter = OneTree({name: source}, PassPrices({1: 1.0}, drafted_token=price))
-        assert isinstance(drafter.sources[name].rule, WorthItsPrice)
+        drafter = OneTree({name: source}, PassCosts({1: 1.0}, drafted_token=cost))
+        assert isinstance(drafter.sources[name].rule, WorthItsCost)
         run = generate(model, prompt, drafter, sampling, 30)
         assert run.tokens == generate(model, prompt, None, sampling, 30).tokens
         assert max(step.tree.depth for step in run.steps) <= source.max_tokens
@@ -306,16 +309,16 @@ def test_draft_models_of_any_rule_stop_where_another_token_does_not_pay(library,
 
 
 def test_what_sources_cost_is_part_of_the_step_that_pays():
-    """The tree sent is that of brute force over its sizes, with the loop, the merging and every source in the price; where a
+    """The tree sent is that of brute force over its sizes, with the loop, the merging and every source in the cost; where a
     step is dear anyway, more nodes pay."""
     sizes = []
     for drafting, sunk in (({}, 0.125), ({"a": 0.5, "b": 2.0, "merging": 0.25, "elsewhere": 9.0}, 2.875)):
-        prices = PassPrices({1: 1.0, 2: 1.3, 8: 3.0}, step=0.125, drafting=drafting)
-        drafter, context = started({"a": Fixed([1, 2, 3, 4]), "b": Fixed([1, 2, 7])}, prices)
-        assert drafter.step_price == sunk
+        costs = PassCosts({1: 1.0, 2: 1.3, 8: 3.0}, step=0.125, drafting=drafting)
+        drafter, context = started({"a": Fixed([1, 2, 3, 4]), "b": Fixed([1, 2, 7])}, costs)
+        assert drafter.step_cost == sunk
         sizes.append(len(drafter.propose(context, 8)))
         likely = sorted(drafter._tree.probability[: drafter._tree.count], reverse=True)
-        rates = [(1 + sum(likely[:n])) / (prices.curve(9)[n] + sunk) for n in range(len(likely) + 1)]
+        rates = [(1 + sum(likely[:n])) / (costs.curve(9)[n] + sunk) for n in range(len(likely) + 1)]
         assert sizes[-1] == int(np.argmax(rates))
     assert sizes[1] > sizes[0]
 
@@ -323,9 +326,9 @@ def test_what_sources_cost_is_part_of_the_step_that_pays():
 @pytest.mark.parametrize("drafting", [{}, {"a": 0.2}])
 @pytest.mark.parametrize("right", [False, True])
 def test_sources_are_left_alone_while_drafts_cost_more_than_they_save(drafting, right):
-    """Only where the prices say what drafting costs; from a loss of three one-token passes on, for 16 steps."""
-    prices = PassPrices({1: 1.0, 2: 1.3, 8: 3.0}, drafting=drafting)
-    drafter, context = started({"a": Fixed([1])}, prices, rate=0.0)
+    """Only where the costs say what drafting costs; from a loss of three one-token passes on, for 16 steps."""
+    costs = PassCosts({1: 1.0, 2: 1.3, 8: 3.0}, drafting=drafting)
+    drafter, context = started({"a": Fixed([1])}, costs, rate=0.0)
     drafter._tree.score = lambda weights: drafter._tree.probability.__setitem__(slice(None), 0.9)  # sure of itself
     asked = []
     for _ in range(100):
@@ -360,8 +363,8 @@ def test_a_pass_that_nothing_was_proposed_for_teaches_nothing():
 
 def test_a_draft_model_is_asked_where_the_room_is_full(library):
     model, prompt = library["llama-gqa"], [5, 6, 7, 8]
-    sources = {"a": Fixed([1, 2], [3]), "draft": AdaptiveDraftModel(model, WorthItsPrice(), min_tokens=0)}
-    drafter = OneTree(sources, PassPrices({1: 1.0}, drafted_token=0.01), room=3)
+    sources = {"a": Fixed([1, 2], [3]), "draft": AdaptiveDraftModel(model, WorthItsCost(), min_tokens=0)}
+    drafter = OneTree(sources, PassCosts({1: 1.0}, drafted_token=0.01), room=3)
     run = generate(model, prompt, drafter, max_new_tokens=8)
     assert run.tokens == generate(model, prompt, max_new_tokens=8).tokens
     assert max(step.width for step in run.steps) == 4
@@ -383,9 +386,9 @@ def test_a_source_serves_one_generation_at_a_time(library):
     assert generate(model, prompt, other, max_new_tokens=6).tokens == expected
 
 
-def test_a_draft_with_passengers_is_refused():
+def test_a_draft_with_auxiliary_tokens_is_refused():
     source = Fixed([1])
-    source.tree = DraftTree.chain([1]).annotated(passengers=Passengers([2], [1], np.ones((1, 3), bool)))
+    source.tree = DraftTree.chain([1]).annotated(auxiliary=AuxiliaryTokens([2], [1], np.ones((1, 3), bool)))
     drafter, context = started({"a": source}, FLAT)
-    with pytest.raises(ValueError, match="source 'a' has passengers"):
+    with pytest.raises(ValueError, match="source 'a' has auxiliary tokens"):
         drafter.propose(context, 4)

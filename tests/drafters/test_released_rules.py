@@ -13,7 +13,7 @@ import released_rules
 import torch
 
 from specdec_lib import Context, Outputs, Sampling
-from specdec_lib.decoding.acceptance import drawn, rejection
+from specdec_lib.decoding.acceptance import draw_without_replacement, rejection
 from specdec_lib.decoding.sampling import ACCEPT, DRAFT, RESIDUAL, invert_cdf
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
@@ -52,7 +52,7 @@ def steps_of(drafter, start, released, steps=STEPS):
         tokens = list(context.tokens)
         theirs = released(tokens)
         tree = drafter.propose(context, 99)
-        riding = tree.passengers
+        riding = tree.auxiliary
         ways = [tokens, *(tokens + [tree.tokens[i] for i in tree.path(node)] for node in range(len(tree)))]
         behind = []
         if riding is not None:
@@ -340,8 +340,8 @@ def test_eagle_s_children_are_tried_as_released(seed):
     p |= {way: rng.dirichlet(np.ones(6)) for way in itertools.product(range(6), repeat=2)}
     q, sampling = rng.dirichlet(np.ones(6), 2), Sampling(1.0, seed=seed)
     rows = torch.tensor(q)
-    first = drawn(rows[0], [sampling.uniform(0, DRAFT, rank) for rank in range(3)])
-    second = drawn(rows[1], [sampling.uniform(1, DRAFT, rank) for rank in range(2)])
+    first = draw_without_replacement(rows[0], [sampling.uniform(0, DRAFT, rank) for rank in range(3)])
+    second = draw_without_replacement(rows[1], [sampling.uniform(1, DRAFT, rank) for rank in range(2)])
     tree = DraftTree([*first, *second], [-1, -1, -1, 0, 0], rows[[0, 0, 0, 1, 1]])
     path, token = rejection(tree, lambda _, before: torch.tensor(p[tuple(before)]), sampling, 0, ())
 

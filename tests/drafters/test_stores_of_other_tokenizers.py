@@ -11,7 +11,7 @@ from specdec_lib.datastores import (
     build_tokens,
     tokenizer_fingerprint,
 )
-from specdec_lib.decoding.served_models import know_tokenizer
+from specdec_lib.decoding.served_models import remember_tokenizer
 from specdec_lib.drafters import Dresd, Rest, SamDecoding, SuffixDecoding
 from tests.datastores.dense_stores import stored_positions
 from tests.families import TEXT, build, prompt, tokenizer
@@ -36,7 +36,7 @@ def _dresd(store, model):
 ], ids=["Rest", "SamDecoding", "SuffixDecoding", "Dresd"])  # fmt: skip
 def test_a_store_of_another_tokenizer_of_the_same_size_is_refused(make, tmp_path):
     model, own = build("llama-gqa"), tokenizer()
-    know_tokenizer(own, model)
+    remember_tokenizer(own, model)
     same, unknown = _store(tmp_path / "same", tokenizer_fingerprint(own)), _store(tmp_path / "unknown", None)
     another = _store(tmp_path / "another", "0" * 64)
     for store in (same, unknown):

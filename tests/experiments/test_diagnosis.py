@@ -8,10 +8,10 @@ from specdec_lib import generate, methods
 from specdec_lib.cli import main
 from specdec_lib.datastores import build_from_texts
 from specdec_lib.datastores.suffix_array import SuffixIndex
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.experiments import diagnosis
 from specdec_lib.experiments.data.answers import Answer, read_answers
-from specdec_lib.experiments.diagnosis import TokensAlone, bits, copied_tokens, diagnose
+from specdec_lib.experiments.diagnosis import TokensAlone, copied_tokens, deflate_bits, diagnose
 from specdec_lib.report.display import diagnosis_page
 
 CODE = "def add(total, x):\n    total = total + x\n    return total\n"
@@ -45,15 +45,15 @@ def _lines(path, decoded):
 
 
 def test_the_prediction_is_what_decoding_with_the_method_does(pocket, store, decoded, tmp_path):
-    """Every predicted method is run for real, with the model: the passes and their prices are the predicted ones."""
+    """Every predicted method is run for real, with the model: the passes and their costs are the predicted ones."""
     model, tokenizer = pocket
     bench = TokensAlone(tokenizer, CURVES["cpu"], SuffixIndex.open(store))
-    found = diagnose(read_answers(_lines(tmp_path / "a.jsonl", decoded)), bench, bench.prices, progress=False)
+    found = diagnose(read_answers(_lines(tmp_path / "a.jsonl", decoded)), bench, bench.costs, progress=False)
     assert {"PLD", "REST", "One tree"} <= {one.method for one in found.predictions}
-    curve = bench.prices.curve(300)
+    curve = bench.costs.curve(300)
     for one in found.predictions:
         drafter = methods.METHODS[one.method].make(bench)
-        passes, price, tokens = 0, 0.0, 0
+        passes, cost, tokens = 0, 0.0, 0
         for row, (prompt, (_, expected)) in zip(found.each, decoded.items(), strict=True):
             if methods.METHODS[one.method].state == "cold":
                 drafter.reset()
@@ -61,9 +61,9 @@ def test_the_prediction_is_what_decoding_with_the_method_does(pocket, store, dec
             assert run.tokens == expected
             assert (row["tokens"] - 1) / row["tokens_per_pass"][one.method] == pytest.approx(len(run.steps))
             passes, tokens = passes + len(run.steps), tokens + len(run.tokens) - 1
-            price += sum(curve[step.width - 1] for step in run.steps)
+            cost += sum(curve[step.width - 1] for step in run.steps)
         assert one.tokens_per_pass.value == pytest.approx(tokens / passes), one.method
-        assert one.speedup.value == pytest.approx(tokens / price), one.method
+        assert one.speedup.value == pytest.approx(tokens / cost), one.method
 
 
 def test_methods_that_need_more_than_tokens_are_left_out_with_what_they_need(pocket):
@@ -80,13 +80,13 @@ def test_an_answer_that_stands_in_its_prompt_has_copied_tokens_and_few_bits_afte
     ):  # fmt: skip
         assert copied_tokens(list(map(ord, prompt)), list(map(ord, answer))) == copied
     text = "def area(width, height):\n    return width * height\n"
-    assert bits(text, "Say this again: " + text) < bits(text) / 4
-    assert bits(text, "0123456789") == pytest.approx(bits(text), rel=0.1)
+    assert deflate_bits(text, "Say this again: " + text) < deflate_bits(text) / 4
+    assert deflate_bits(text, "0123456789") == pytest.approx(deflate_bits(text), rel=0.1)
 
 
 def test_the_recommendation_goes_by_the_lower_end(pocket):
     copies = [Answer(CODE * 2 + str(i), CODE * 2) for i in range(4)]
-    steep, flat = PassPrices({1: 1.0, 2: 50.0}), PassPrices({1: 1.0})
+    steep, flat = PassCosts({1: 1.0, 2: 50.0}), PassCosts({1: 1.0})
     found = diagnose(copies, TokensAlone(pocket[1], flat), flat, progress=False)
     best = max(found.predictions, key=lambda one: one.speedup.low)
     assert found.recommended == best.method and best.speedup.low > 2 and best.method in found.advice()
@@ -114,7 +114,7 @@ def test_a_chat_is_an_answer_for_each_turn_of_the_assistant(tmp_path, pocket):
     answers = read_answers(path, tokenizer)
     assert [(one.answer, one.chat) for one in answers] == [("a b c d e f", True), ("a b c", True), ("b", False)]
     plain = [QUESTION, REPLY, {"role": "user", "content": "And again."}]
-    for recording, before in zip(diagnosis.recorded(answers, tokenizer), (plain[:1], plain), strict=False):
+    for recording, before in zip(diagnosis.as_recordings(answers, tokenizer), (plain[:1], plain), strict=False):
         ids = tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=True)["input_ids"]
         assert recording.trace.prompt == list(ids)
     with pytest.raises(ValueError, match="line 1: a chat, and the tokenizer has no chat template: name the model's"):
@@ -151,12 +151,12 @@ def test_bad_lines_are_named_by_number_and_a_file_without_any_is_refused(line, m
 
 def test_the_command_prints_a_table_and_writes_json_and_a_page(decoded, store, tmp_path, capsys):
     path, out, page = _lines(tmp_path / "a.jsonl", decoded), tmp_path / "a.json", tmp_path / "a.html"
-    CURVES["gpu"].save(tmp_path / "prices.json")
+    CURVES["gpu"].save(tmp_path / "costs.json")
     words = ["diagnose", str(path), "--tokenizer", "pocket", "--store", str(store), "--json", str(out)]
-    assert main([*words, "--prices", str(tmp_path / "prices.json"), "--page", str(page)]) == 0
+    assert main([*words, "--costs", str(tmp_path / "costs.json"), "--page", str(page)]) == 0
     told = capsys.readouterr().out
     about = json.loads(out.read_text())
-    assert about["answers"] == len(decoded) and about["prices"] == "gpu"
+    assert about["answers"] == len(decoded) and about["costs"] == "gpu"
     assert [one["method"] for one in about["methods"]] == list(about["each"][0]["tokens_per_pass"])
     assert all(one["speedup"]["low"] <= one["speedup"]["value"] <= one["speedup"]["high"] for one in about["methods"])
     text = page.read_text()

@@ -1,4 +1,4 @@
-"""What passes and drafts cost: sums of forwards, published prices and timed passes against other ways to the same."""
+"""What passes and drafts cost: sums of forwards, published costs and timed passes against other ways to the same."""
 
 from functools import cache
 from statistics import mean
@@ -15,7 +15,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.experiments.costs import draft_costs
 from specdec_lib.experiments.costs.draft_costs import ForwardTimes, speed_ratio
-from specdec_lib.experiments.data.published_numbers import ClaimError, Priced, pass_prices, published
+from specdec_lib.experiments.data.published_numbers import ClaimError, CostSource, pass_costs, published
 from tests.chaos import CountingClock
 
 
@@ -72,7 +72,7 @@ def run(tokens, drafted):
     return SimpleNamespace(tokens=[0] * tokens, steps=[SimpleNamespace(drafted=number) for number in drafted])
 
 
-def test_the_speed_ratio_prices_every_forward_of_either_model_and_a_ratio_of_times_is_one_of_means():
+def test_the_speed_ratio_costs_every_forward_of_either_model_and_a_ratio_of_times_is_one_of_means():
     ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
     assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
     assert draft_costs.time_ratio([3, 3], [1, 1, 1])[:3] == (3, 3, 3)
@@ -85,36 +85,36 @@ def test_the_speed_ratio_prices_every_forward_of_either_model_and_a_ratio_of_tim
     assert ratio.value == pytest.approx((5 * 10 + 40) / (7 * 10 + 28)) and ratio.low <= ratio.value <= ratio.high
 
 
-def test_prices_from_the_papers_follow_from_their_printed_numbers():
-    curves = pass_prices()
+def test_costs_from_the_papers_follow_from_their_printed_numbers():
+    curves = pass_costs()
     for curve in curves.values():  # every step costs at least a pass over one token
         assert curve[1] == 1 and len(curve) >= 2 and min(curve.values()) == 1
     rest = {key: float(row["value"]) for key, row in published("rest").items() if row["value"] != "not available"}
     sizes = (f"rest-t2-{size}" for size in ("09gb", "44gb", "87gb", "14gb", "27gb"))
     passes = [rest[f"{size}-m"] * (rest[f"{size}-ms"] - rest[f"{size}-retrieval"]) for size in sizes]
-    price = mean(passes) / rest["rest-t1-he-greedy-7b-ar"]
-    assert curves[Priced("REST", "RTX A6000", "CodeLlama 7B")] == {1: 1.0, 65: pytest.approx(price, abs=5e-4)}
+    cost = mean(passes) / rest["rest-t1-he-greedy-7b-ar"]
+    assert curves[CostSource("REST", "RTX A6000", "CodeLlama 7B")] == {1: 1.0, 65: pytest.approx(cost, abs=5e-4)}
     seconds = {key: row["value"] for key, row in published("specdec_pp").items()}
     ratio = float(seconds["specdec-pp-t-target"]) / float(seconds["specdec-pp-t-target-alone"])
     assert curves["SpecDec++", "2 x A100 80GB", "Llama-2-chat 70B"] == {1: 1.0, 9: pytest.approx(ratio, abs=5e-4)}
 
 
 @pytest.mark.parametrize("row", ["a,b,c,1,1.0,x", "a,b,c,8,0,x", "a,b,c,8,dear,x", "a,b,c,8,1.1,x\na,b,c,8,1.2,x"])
-def test_a_row_that_is_no_price_is_refused(tmp_path, row):
-    (tmp_path / "pass_prices.csv").write_text(f"source,device,model,width,relative_price,where\n{row}\n")
+def test_a_row_that_is_no_cost_is_refused(tmp_path, row):
+    (tmp_path / "pass_costs.csv").write_text(f"source,device,model,width,relative_cost,where\n{row}\n")
     with pytest.raises(ClaimError, match="line [23]"):
-        pass_prices(tmp_path)
+        pass_costs(tmp_path)
 
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():
     tokens = [i % 40 for i in range(400)]
     drafters = {"PLD": PromptLookup(), "h": PromptLookupHidden(1, 5)}
-    rows = draft_costs.drafting(drafters, tokens, [100, 200], width=16, steps=20)
+    rows = draft_costs.draft_times(drafters, tokens, [100, 200], width=16, steps=20)
     assert [(row["tokens"], row["method"]) for row in rows] == [(n, m) for n in (100, 200) for m in ("PLD", "h")]
     assert {row["method"]: row["bytes_per_token"] for row in rows} == {"PLD": 0, "h": 16 * 4}
     assert all(row["median_ms"] > 0 and len(row["all_ms"]) == 20 for row in rows)
     with pytest.raises(ValueError, match="tokens holds 400; expected 420"):
-        draft_costs.drafting({"PLD": PromptLookup()}, tokens, [400], steps=20)
+        draft_costs.draft_times({"PLD": PromptLookup()}, tokens, [400], steps=20)
 
 
 def test_passes_with_and_without_capture_take_turns_by_the_clock_of_the_models_devices(library, monkeypatch):
@@ -128,6 +128,6 @@ def test_passes_with_and_without_capture_take_turns_by_the_clock_of_the_models_d
     monkeypatch.setattr(Target, "verify", noted)
     monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     captures = {"none": Capture(), "layer": Capture((1,))}
-    rows = draft_costs.capturing(library["llama"], captures, [20], draft=4, repeats=3)
+    rows = draft_costs.capture_times(library["llama"], captures, [20], draft=4, repeats=3)
     assert order == [*captures.values()] * 5 and asked == [{library["llama"].device}]
     assert [row["median_ms"] for row in rows] == [500, 500]

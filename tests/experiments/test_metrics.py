@@ -198,11 +198,11 @@ def test_a_function_of_rates_takes_frames_of_different_prompts_and_draws_the_see
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.floats(0, 2), st.floats(0, 1))
-def test_the_price_of_steps_is_summed_one_by_one(widths, a_step, a_token):
+def test_the_cost_of_steps_is_summed_one_by_one(widths, a_step, a_token):
     steps = [step(DraftTree.chain([1] * (width - 1)), [], 2, 0, 0, 0) for width in widths]
-    priced = results.priced(
+    costed = results.with_cost(
         table_of(generation(9, steps)), {1: 1.0, 4: 2.0, 20: 5.0}, lambda _: {"passes": a_step, "drafted": a_token}
     )
     known = np.interp(widths, [1, 4, 20, 40], [1.0, 2.0, 5.0, 5.0 + 20 * 3 / 16])
     expected = sum(known) + sum(a_step + a_token * (width - 1) for width in widths)
-    assert priced.price[0] == pytest.approx(expected)
+    assert costed.cost[0] == pytest.approx(expected)

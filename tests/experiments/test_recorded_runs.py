@@ -87,13 +87,13 @@ def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_end
     runs = [run for some in recorded_runs.sweep_draft_model(recorded, draft, [1, 4, 9]).values() for run in some]
     for drafter in (PromptLookup(num_tokens=6), None):
         runs += recorded_runs.replay_all(recorded, drafter)
-    assert [draft_costs.unbalanced(run) for run in runs] == [0] * len(runs)
+    assert [draft_costs.count_imbalance(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
-    assert draft_costs.unbalanced(replace(lost, steps=lost.steps[:-1])) != 0
+    assert draft_costs.count_imbalance(replace(lost, steps=lost.steps[:-1])) != 0
     trace = replace(recorded[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
-    assert draft_costs.unbalanced(run) == 0
+    assert draft_costs.count_imbalance(run) == 0
     assert draft_costs.ends_inside(run) and not draft_costs.ends_inside(replace(run, steps=run.steps[:-1]))
 
 

@@ -28,15 +28,17 @@ def asked(tokenizer, tmp_path, monkeypatch):
 
 
 def test_real_runs_and_replays_of_a_drafter_have_the_same_rows(asked):
-    real = row_makers.decoded(*asked, {"PLD": PromptLookup(2, 4)}, [Sampling(), Sampling(0.7, seed=3)], 16)
+    real = row_makers.decoded_rows(*asked, {"PLD": PromptLookup(2, 4)}, [Sampling(), Sampling(0.7, seed=3)], 16)
     assert real.differs.sum() == real.unexplained.sum() == real.other_steps.sum() == 0
     assert set(real.temperature) == {0, 0.7} and len(real) == 4 and (real.length == real.tokens + 1).all()
-    replays = row_makers.replayed(*asked, {"PLD": PromptLookup(2, 4), "SAM-Decoding": Live(2, 4), "plain": None}, 16)
+    replays = row_makers.replayed_rows(
+        *asked, {"PLD": PromptLookup(2, 4), "SAM-Decoding": Live(2, 4), "plain": None}, 16
+    )
     greedy = real[real.temperature == 0]
     columns = [name for name in replays if not name.endswith("_s")]
     for method in ("PLD", "SAM-Decoding"):  # replayed, and run for real
         own = replays[replays.method == method].assign(method="PLD")
-        assert evidence.differing(greedy[columns], own[columns], columns) == []
+        assert evidence.differences(greedy[columns], own[columns], columns) == []
     assert (replays[replays.method == "plain"].passes == replays[replays.method == "plain"].tokens).all()
 
 
@@ -50,6 +52,6 @@ def test_another_text_is_counted_and_a_drafter_that_cannot_be_replayed_has_no_st
         return runs
 
     monkeypatch.setattr(recorded_runs, "run_each_again", one_token_wrong)
-    rows = row_makers.decoded(*asked, {"PLD": PromptLookup(2, 4), "SAM-Decoding": Live(2, 4)}, [Sampling()], 16)
+    rows = row_makers.decoded_rows(*asked, {"PLD": PromptLookup(2, 4), "SAM-Decoding": Live(2, 4)}, [Sampling()], 16)
     assert rows.differs.tolist() == rows.unexplained.tolist() == [1, 0, 1, 0]
     assert rows.other_steps.isna().tolist() == [True, False, True, True]

@@ -9,8 +9,14 @@ import pytest
 from specdec_lib.decoding.results import RATES
 from specdec_lib.experiments.runs.metrics import counts, pooled
 from specdec_lib.experiments.statistics import intervals
-from specdec_lib.experiments.statistics.calibration import ranking_accuracy, ranking_lead
-from specdec_lib.experiments.statistics.intervals import Counts, mean, pooled_rate, ratio_of_means, ratio_of_rates
+from specdec_lib.experiments.statistics.calibration import roc_auc, roc_auc_difference
+from specdec_lib.experiments.statistics.intervals import (
+    Counts,
+    mean_interval,
+    pooled_rate,
+    ratio_of_means,
+    ratio_of_rates,
+)
 
 
 def drawn_prompts(rng, prompts, seeds, spread=0.4, own=0.2):
@@ -50,7 +56,7 @@ def test_every_statistic_is_its_formula():
     assert pooled_rate(Counts(a, b)).value == 17 / 7
     assert ratio_of_rates(Counts(a, b), Counts(c, d)).value == (17 / 7) / (12 / 6)
     assert intervals.difference_of_rates(Counts(a, b), Counts(c, d)).value == 17 / 7 - 12 / 6
-    assert mean(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
+    assert mean_interval(a).value == 17 / 3 and ratio_of_means(a, c).value == 17 / 12
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -102,29 +108,31 @@ def test_the_counts_of_each_run_pool_to_the_metric(name):
 
 def test_the_median_has_the_interval_of_its_repeats():
     values = np.random.default_rng(4).lognormal(0, 0.5, 41)
-    found = intervals.median(values)
+    found = intervals.median_interval(values)
     ordered = np.sort(values)
     assert found.value == ordered[20]
     # The order statistics that bracket a median with 95 % probability: those of a fair coin thrown 41 times.
     assert ordered[12] <= found.low <= ordered[16] and ordered[24] <= found.high <= ordered[28]
-    assert intervals.median([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0, 0) and not intervals.median([2.0]).known
+    assert (
+        intervals.median_interval([2.0, 2.0, 2.0]) == (2.0, 2.0, 2.0, 0) and not intervals.median_interval([2.0]).known
+    )
 
 
 def test_a_bootstrap_of_a_mean_has_the_interval_of_the_pooled_rate():
     values = np.random.default_rng(2).gamma(3.0, size=50)
-    found = intervals.resampled(lambda drawn: values[drawn].mean(), 50, 2000)
+    found = intervals.bootstrap_interval(lambda drawn: values[drawn].mean(), 50, 2000)
     expected = intervals.pooled_rate((values, np.ones(50)))
     assert found.value == pytest.approx(expected.value)
     assert found.low == pytest.approx(expected.low, abs=0.05) and found.high == pytest.approx(expected.high, abs=0.05)
-    groups = intervals.resampled(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
+    groups = intervals.bootstrap_interval(lambda one, two: values[one].mean() - values[two + 10].mean(), (10, 40))
     assert groups.value == pytest.approx(values[:10].mean() - values[10:].mean())
-    assert not intervals.resampled(lambda drawn: 1.0, 1).known
+    assert not intervals.bootstrap_interval(lambda drawn: 1.0, 1).known
 
 
 def test_values_that_are_no_probabilities_are_refused():
     for predicted, outcome in (([0.1], [1, 0]), ([], []), ([1.1], [1]), ([0.5], [float("nan")])):
         with pytest.raises(ValueError, match="expected"):
-            ranking_accuracy(np.array(predicted), np.array(outcome))
+            roc_auc(np.array(predicted), np.array(outcome))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -134,8 +142,8 @@ def test_ranking_accuracy_counts_pairs(seed):
     rows = list(zip(predicted, outcome, strict=True))
     pairs = [(a * (1 - b), (x > y) + (x == y) / 2) for x, a in rows for y, b in rows]
     expected = sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
-    assert ranking_accuracy(predicted, outcome) == pytest.approx(expected)
-    assert np.isnan(ranking_accuracy([0.1, 0.2], [1, 1])), "outcomes all alike"
+    assert roc_auc(predicted, outcome) == pytest.approx(expected)
+    assert np.isnan(roc_auc([0.1, 0.2], [1, 1])), "outcomes all alike"
 
 
 def test_the_lead_of_a_prediction_is_the_difference_of_the_areas():
@@ -143,7 +151,7 @@ def test_the_lead_of_a_prediction_is_the_difference_of_the_areas():
     outcome = rng.integers(0, 2, 200).astype(float)
     good, poor = np.clip(outcome * 0.4 + rng.random(200) * 0.6, 0, 1), rng.random(200)
     names = np.repeat(np.arange(20), 10).tolist()
-    lead = ranking_lead(good, poor, outcome, names)
-    assert lead.value == pytest.approx(ranking_accuracy(good, outcome) - ranking_accuracy(poor, outcome))
+    lead = roc_auc_difference(good, poor, outcome, names)
+    assert lead.value == pytest.approx(roc_auc(good, outcome) - roc_auc(poor, outcome))
     assert 0 < lead.low < lead.value < lead.high
-    assert ranking_lead(good, good, outcome, names) == (0.0, 0.0, 0.0, len(set(names)))
+    assert roc_auc_difference(good, good, outcome, names) == (0.0, 0.0, 0.0, len(set(names)))

@@ -144,7 +144,7 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket):
     index = stores.document_store("own", [tokenizer(text * 4)["input_ids"]], tokenizer)
     dense = stores.dense_index(stores.dense_states(model, index), index, dims=32)
     recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 24, Capture(layers=(LAST,)))
-    remembered = retrieval.Remembered(dense, recorded, 20)
+    remembered = retrieval.CachedNeighbours(dense, recorded, 20)
     for shape in ((3, 6), (10, 2)):
         drafters = (Dresd(index, *shape, neighbours=20) for index in (remembered, dense))
         ours, theirs = (recorded_runs.replay_all(recorded, drafter) for drafter in drafters)
@@ -152,9 +152,9 @@ def test_remembered_neighbours_draft_what_the_index_would(pocket):
     states = recorded[0].trace.hidden[LAST][len(recorded[0].trace.prompt) - 1 :].float()
     for known, looked_up in zip(remembered.search(states.numpy(), 7), dense.search(states, 7), strict=True):
         assert np.allclose(known, looked_up, atol=1e-6)
-    again = retrieval.remembered(dense, recorded, 20)
-    assert retrieval.remembered(dense, list(recorded), 20) is again, "looked up once"
-    assert retrieval.remembered(dense, recorded, 10) is not again
+    again = retrieval.cached_neighbours(dense, recorded, 20)
+    assert retrieval.cached_neighbours(dense, list(recorded), 20) is again, "looked up once"
+    assert retrieval.cached_neighbours(dense, recorded, 10) is not again
     with pytest.raises(ValueError, match="k is 21, but 20 neighbours"):
         remembered.search(recorded[0].trace.hidden[LAST][-1:], 21)
     with pytest.raises(KeyError):

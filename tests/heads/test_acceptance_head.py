@@ -57,9 +57,9 @@ def test_certain_states_score_without_overflow_and_nan_is_an_error():
 
 def test_the_loss_is_the_weighted_cross_entropy():
     logits, label, weight = torch.tensor([0.3, -1.0, 2.0]), torch.tensor([1.0, 0.25, 0.0]), 6.0
-    guess, refused = 1 / (1 + np.exp(-logits.numpy())), weight * (1 - label.numpy())
-    total = -(label.numpy() * np.log(guess) + refused * np.log(1 - guess)).sum()
-    expected = total / (label.numpy() + refused).sum()
+    guess, rejected = 1 / (1 + np.exp(-logits.numpy())), weight * (1 - label.numpy())
+    total = -(label.numpy() * np.log(guess) + rejected * np.log(1 - guess)).sum()
+    expected = total / (label.numpy() + rejected).sum()
     assert weighted_loss(logits, label, weight).item() == pytest.approx(expected, rel=1e-5)
 
 

@@ -18,11 +18,11 @@ from specdec_lib.heads.draft_training import (
     Text,
     accuracies,
     head_loss,
-    read_by,
+    texts_with_states,
     train_heads,
 )
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, MedusaHeads
-from specdec_lib.heads.grown_tree import grown
+from specdec_lib.heads.grown_tree import best_tree_shape
 from specdec_lib.heads.layer import DecoderLayer, PrefixLayer
 from tests.datastores.stores import tree_paths
 from tests.families import build, prompt
@@ -53,7 +53,7 @@ def corpora(tmp_path_factory):
     def of(family):
         model, prompts = build(family), [prompt(i, 8) for i in range(12)]
         answers = record_answers(model, prompts, tmp_path_factory.mktemp("a"), max_new_tokens=24, progress=False)
-        return model, read_by(model, answers, progress=False)
+        return model, texts_with_states(model, answers, progress=False)
 
     return of
 
@@ -261,9 +261,9 @@ def test_a_file_gives_the_heads_back(tmp_path, kind):
     (lambda m: HeadTraining(dropout=-0.1), "dropout is -0.1"),
     (lambda m: HeadTraining(vocabulary=-1), "vocabulary is -1"),
     (lambda m: train_heads(made("medusa own", m), m, TEXTS, TEXTS, HeadTraining(vocabulary=9)), "layers of their own"),
-    (lambda m: grown([], 3), "no accuracies"),
-    (lambda m: grown([[1.5]], 3), "depth 1 is 1.5"),
-    (lambda m: grown([[0.5]], 0), "nodes is 0"),
+    (lambda m: best_tree_shape([], 3), "no accuracies"),
+    (lambda m: best_tree_shape([[1.5]], 3), "depth 1 is 1.5"),
+    (lambda m: best_tree_shape([[0.5]], 0), "nodes is 0"),
     (lambda m: train_heads(made("medusa", m), m, [], []), "texts hold no token to predict"),
 ])  # fmt: skip
 def test_bad_settings_are_refused(make, says):
@@ -320,9 +320,9 @@ def test_a_grown_tree_is_the_best_of_all_trees(seed, nodes):
         some: sum(np.prod([table[depth][rank] for depth, rank in enumerate(path)]) for path in some)
         for some in all_trees(table, nodes)
     }
-    shape = grown(table, nodes)
+    shape = best_tree_shape(table, nodes)
     assert len(shape) == nodes and len(worth) > (1 if nodes > 1 else 0)
     paths = tree_paths([rank for _, rank in shape], [parent for parent, _ in shape])
     assert worth[tuple(sorted(paths))] == pytest.approx(max(worth.values()), abs=1e-12)
-    assert len(grown([[0.5, 0.0], [0.1]], 100)) == 4, "it ends where nothing is left"
-    assert grown([[0.75, 0.3], [0.4]], 2) == [(-1, 0), (-1, 1)], "0.75 * 0.4 is 0.3, and floats have more"
+    assert len(best_tree_shape([[0.5, 0.0], [0.1]], 100)) == 4, "it ends where nothing is left"
+    assert best_tree_shape([[0.75, 0.3], [0.4]], 2) == [(-1, 0), (-1, 1)], "0.75 * 0.4 is 0.3, and floats have more"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdec_lib import Capture, generate, record
 from specdec_lib.decoding.teacher_forcing import record_known
-from specdec_lib.heads.induction import InductionHeads, credited, every_head, identify, origin
+from specdec_lib.heads.induction import InductionHeads, every_head, identify, induction_heads, origin
 from specdec_lib.models.fingerprint import fingerprint
 from tests import families
 
@@ -47,7 +47,7 @@ def test_scores_are_those_of_eager_attention(library, family):
             peaks += seen.argmax(-1) == place
             weight += seen[..., place]
             copied += 1
-    for each in (found, credited(model, known)):
+    for each in (found, induction_heads(model, known)):
         assert each.copied == copied > 0 and each.fingerprint == fingerprint(model)
         assert np.allclose(each.peaks, peaks / copied, atol=0.02)
         assert np.allclose(each.attention, weight / copied, atol=1e-4)
@@ -60,7 +60,7 @@ ONE_HEAD = Capture(heads=((0, 1),))
 @pytest.mark.parametrize("call, words", [
     (lambda m: identify(m, []), "no prompts"),
     (lambda m: identify(m, [[5] * 9, [5] * families.CONTEXT]), "prompt 1 has 128 tokens and the model's context"),
-    (lambda m: credited(m, [record(m, [5] * 70, max_new_tokens=4, capture=ONE_HEAD)]), "1 heads, not all 8: use every"),
+    (lambda m: induction_heads(m, [record(m, [5] * 70, max_new_tokens=4, capture=ONE_HEAD)]), "1 heads, not all 8: use every"),
     (lambda m: RANKED.top(0), "count is 0"),
     (lambda m: RANKED.top(4), "count is 4"),
 ])  # fmt: skip

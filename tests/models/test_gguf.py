@@ -345,7 +345,7 @@ def test_what_only_its_owner_may_read_is_kept_for_the_owner_alone(tmp_path):
     path = write(tmp_path / "model.gguf", tensors_of(build()))
     for mode, others in ((0o600, 0), (0o644, 0o005)):
         path.chmod(mode)
-        folder = gguf_files.converted(path, gguf_files.described(path)[0])
+        folder = gguf_files.converted_folder(path, gguf_files.config_and_tokenizer(path)[0])
         assert folder.stat().st_mode & 0o005 == others
         shutil.rmtree(folder)
 

@@ -18,8 +18,8 @@ from specdec_lib.decoding.target import Target, check_model
 from specdec_lib.heads.drafting import MedusaHeads
 from specdec_lib.models import packed_models
 from specdec_lib.models.fingerprint import fingerprint
-from specdec_lib.models.gguf_tensors import GGUF, KEPT, decoded
-from specdec_lib.models.packed_models import opened, packed_model
+from specdec_lib.models.gguf_tensors import GGUF, KEPT, decode_rows
+from specdec_lib.models.packed_models import open_packed, packed_model
 from tests.families import build, prompt, uncached
 from tests.models.gguf_files import Q4_0, Q4_1, Q8_0, write
 
@@ -45,7 +45,7 @@ def test_weights_are_those_that_gguf_reads(kind, rows):
     expected = quants.dequantize(raw, kind)
     how = KEPT[kind][0]
     matrix = Matrix(np.zeros(64 + size_of(how, rows, 512), np.uint8), 64, rows, 512, how)
-    pack(matrix.bytes, how, *decoded(kind, raw))
+    pack(matrix.bytes, how, *decode_rows(kind, raw))
     got = matrix.rows(np.arange(rows)).numpy()
     # Of the types whose scales are products, these products are rounded to float16.
     rounded = {"Q4_K": 2**-11, "Q6_K": 2**-11}.get(kind.name, 0)
@@ -100,10 +100,10 @@ def test_logits_are_those_of_the_de_quantised_model(files, family, kind):
     source, path = files(family, kind)
     if kind == GGMLQuantizationType.F16:
         with pytest.warns(UserWarning, match=f"{path.name} holds matrices of F16, which are kept in float32"):
-            model = packed_model(opened(path), source.config)
+            model = packed_model(open_packed(path), source.config)
     else:
-        model = packed_model(opened(path), source.config)
-    plain, file = copy.deepcopy(source), opened(path)
+        model = packed_model(open_packed(path), source.config)
+    plain, file = copy.deepcopy(source), open_packed(path)
     names = packed_models._names(file, plain, file.values["general.architecture"])
     for name, parameter in plain.named_parameters():
         part = model.get_submodule(name.rpartition(".")[0])
@@ -151,20 +151,20 @@ def test_what_was_compared_once_is_kept_and_a_difference_is_warned_of(files, mon
         with pytest.warns(
             UserWarning, match="the lean forward of Qwen3ForCausalLM in .*differs .* by 0.5 .*transformers' is used"
         ):
-            model = packed_model(opened(path), source.config)
+            model = packed_model(open_packed(path), source.config)
         assert OF_MODEL.get(model) is None
     assert len(calls) == 1
     (kept,) = (tmp_path / "lean").glob("*.json")
     for words in ("{", "[]", '{"difference": "0"}', "null"):
         kept.write_text(words)
         with pytest.warns(UserWarning, match="by 0.5"):
-            packed_model(opened(path), source.config)
+            packed_model(open_packed(path), source.config)
     assert len(calls) == 5
 
 
 def test_the_comparison_sees_one_layer_that_is_wrong(files):
     source, path = files("llama")
-    model = packed_model(opened(path), source.config)
+    model = packed_model(open_packed(path), source.config)
     lean = OF_MODEL[model]
     assert packed_models.difference(model, lean) < 1e-3
     lean.norms[1, 1] *= 1.1
@@ -192,7 +192,7 @@ def test_an_edit_is_refused(files, edit, used_before):
 
 def loaded(files, family):
     source, path = files(family)
-    return packed_model(opened(path), copy.deepcopy(source.config))
+    return packed_model(open_packed(path), copy.deepcopy(source.config))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma"])
@@ -334,7 +334,7 @@ def test_what_cannot_be_loaded_is_refused_before_weights_are_read(
     monkeypatch.setattr(GGUF, "parts", lambda *_: pytest.fail("weights were read"))
     with pytest.raises(error, match=says) as found:
         if "gguf" in str(place) and error is UnsupportedModel:
-            packed_model(opened(place), files("llama")[0].config)
+            packed_model(open_packed(place), files("llama")[0].config)
         else:
             load_model(place, dtype="file", **options)
     assert "\n" not in str(found.value)
@@ -342,7 +342,7 @@ def test_what_cannot_be_loaded_is_refused_before_weights_are_read(
 
 def test_states_are_captured_of_families_without_a_lean_forward_too(files):
     source, path = files("gemma")
-    model = packed_model(opened(path), source.config)
+    model = packed_model(open_packed(path), source.config)
     assert isinstance(model.model.layers[0].mlp.up_proj, PackedLinear)
     with torch.inference_mode(), Target(model, 20, Capture(layers=(1, 2), heads=((0, 0),))) as target:
         target.extend(prompt(0, 10))

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from specdec_lib import DraftTree, paths
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.report.build import book
 from specdec_lib.report.claims import rules, table
 from specdec_lib.report.display import stepper
@@ -213,14 +213,14 @@ def test_words_and_choices_filter_the_claims_and_a_link_unfolds_its_own(page, tm
 FORK = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.12], sources=["store", "prompt", "store"])
 DRAFTED = run_of((DraftTree.chain(points("bxx")), [0], "bc"), (FORK, [1, 2], "dze"), (DraftTree.chain([]), [], "f"))
 PLAIN = run_of(*((DraftTree.chain([]), [], letter) for letter in "bcdzef"))
-PRICES = [PassPrices({1: 1.0, 4: 2.0}, step=0.5, name="this machine"), PassPrices({1: 1.0, 4: 1.0}, name="a free pass")]
+COSTS = [PassCosts({1: 1.0, 4: 2.0}, step=0.5, name="this machine"), PassCosts({1: 1.0, 4: 1.0}, name="a free pass")]
 
 
 @pytest.fixture
 def viewer(page, tmp_path):
     """The page holds a viewer."""
     runs = {"PLD": [DRAFTED, DRAFTED], "plain": [PLAIN, PLAIN]}
-    viewer = stepper.stepper(runs, Letters(), {"first": points("</script> $x$"), "second": points("other\n")}, PRICES)
+    viewer = stepper.stepper(runs, Letters(), {"first": points("</script> $x$"), "second": points("other\n")}, COSTS)
     html = f"<!doctype html><meta charset=utf-8><title>t</title><article>{viewer.to_html()}</article>"
     (tmp_path / "index.html").write_text(html, encoding="utf-8")
     address = (tmp_path / "index.html").as_uri()
@@ -308,7 +308,7 @@ def test_it_starts_where_a_notebook_puts_it_into_the_page_and_of_two_one_moves(p
       document.body.append(host);
     }"""
     for _ in range(2):
-        page.evaluate(insert, stepper.stepper({"PLD": [DRAFTED]}, Letters(), {"one": points("hi")}, PRICES).to_html())
+        page.evaluate(insert, stepper.stepper({"PLD": [DRAFTED]}, Letters(), {"one": points("hi")}, COSTS).to_html())
     sliders = page.get_by_role("slider")
     sliders.last.fill("3")
     assert [slider.input_value() for slider in sliders.all()] == ["1", "3"]

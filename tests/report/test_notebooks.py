@@ -90,19 +90,19 @@ IDENTITIES: list[list[str]] = [
     ],
     [
         # Every pass and every way to decode takes some time.
-        "min(pass_ms, draft_price, pass_w8_over_w1, timed_plain_tokens_per_s, timed_pld_over_plain, peer_generate) > 0",
+        "min(pass_ms, draft_cost, pass_w8_over_w1, timed_plain_tokens_per_s, timed_pld_over_plain, peer_generate) > 0",
         "0 <= timed_equal <= timed_compared and timed_compared % timed_outputs == 0",
         "0 <= composed_looped <= composed_prompts",
         *shares("draft_share_rest", "draft_share_specdec", "draft_share_eagle"),
     ],
     [
         "lossless_mismatches == 0 < lossless_runs",
-        "0 <= looped_share <= 1 and price_64 > 0",
+        "0 <= looped_share <= 1 and pass_cost_64 > 0",
     ],
     [
         "rule_mismatches == 0 < rule_trees",
         "lossless_mismatches == replay_mismatches == 0 < lossless_prompts",
         "bound_beaten == 0 < bound_runs",
-        "marks == marks_met + marks_missed + marks_not_resolved",
+        "targets == targets_met + targets_missed + targets_not_resolved",
     ],
 ]

@@ -200,6 +200,6 @@ def test_every_saved_number_is_read_by_a_page_a_claim_or_the_library():
         f"{chapter}/{key}"
         for chapter, own in numbers.tables().items()
         for key, number in own.items()
-        if chapter.isdigit() and not number.timed  # each page shows its times
+        if chapter.isdigit() and not number.measured  # each page shows its times
     }
     assert sorted(key for key in saved - read if key[3:] not in named) == []

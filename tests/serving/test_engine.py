@@ -125,7 +125,7 @@ def test_greedy_outputs_of_fifty_prompts_are_plain_ones(tmp_path):
     outputs, drafted = [], 0
     for speculative in (None, OURS):
         served = engine(
-            folder, speculative, {"drafter": "One tree", "prices": "gpu"}, max_model_len=512, num_gpu_blocks_override=48
+            folder, speculative, {"drafter": "One tree", "costs": "gpu"}, max_model_len=512, num_gpu_blocks_override=48
         )
         done = served.generate(asked(ids), greedy(max_tokens=16), use_tqdm=False)
         outputs.append([list(one.outputs[0].token_ids) for one in done])

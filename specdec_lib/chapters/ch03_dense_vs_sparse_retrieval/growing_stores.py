@@ -29,10 +29,10 @@ from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.data.published_numbers import pass_prices, published
+from specdec_lib.experiments.data.published_numbers import pass_costs, published
 from specdec_lib.experiments.data.published_sets.replies import (
     Reply,
     alpaca_eval_replies,
@@ -43,8 +43,8 @@ from specdec_lib.experiments.data.published_sets.replies import (
 )
 from specdec_lib.experiments.data.reply_texts import chat_replies, mixed_texts
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_each
-from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, SPEED, of_rates, priced, table
-from specdec_lib.experiments.runs.retrieval import KeepsMatches, Remembered, record_replies, remembered
+from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, SPEED, of_rates, table, with_cost
+from specdec_lib.experiments.runs.retrieval import CachedNeighbours, KeepsMatches, cached_neighbours, record_replies
 from specdec_lib.experiments.statistics.intervals import Counts, Interval, pooled_rate, ratio_of_rates
 
 # Rates, with one bootstrap over all prompts ----------------------------------------------------------------------
@@ -58,17 +58,17 @@ SETTING = ("stored", "store", "way", "group")
 
 
 def outputs(recordings: Sequence[Recording], drafters: Mapping[Any, Drafter | None]) -> pd.DataFrame:
-    """The results table of drafters that are replayed on recordings, as :func:`named` gives it."""
-    return named(table(recordings, replay_each(recordings, drafters)))
+    """The results table of drafters that are replayed on recordings, as :func:`with_prompt_names` gives it."""
+    return with_prompt_names(table(recordings, replay_each(recordings, drafters)))
 
 
-def named(rows: pd.DataFrame) -> pd.DataFrame:
+def with_prompt_names(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with each prompt named by its task too, as the rates of this chapter need it, and the way of decoding."""
     way = np.where(rows.temperature == 0, "greedy", "nucleus")
     return rows.assign(prompt=rows.task + " " + rows.prompt, way=way)
 
 
-def in_ways(rows: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+def by_way_and_method(rows: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
     """Named rows by way of decoding and method."""
     return {way: dict(list(part.groupby("method"))) for way, part in rows.groupby("way")}
 
@@ -100,14 +100,14 @@ def settings(
     return [(rows, second[setting]) for setting, rows in first.items()]
 
 
-def speed(frame: pd.DataFrame, price: Mapping[int, float]) -> Interval:
-    """Speed-up over plain decoding at a price of the passes."""
-    return rate(priced(frame, price), SPEED)
+def speed(frame: pd.DataFrame, cost: Mapping[int, float]) -> Interval:
+    """Speed-up over plain decoding at a cost of the passes."""
+    return rate(with_cost(frame, cost), SPEED)
 
 
-def speed_ratio(ours: pd.DataFrame, theirs: pd.DataFrame, price: Mapping[int, float]) -> Interval:
-    """The ratio of two frames' speeds at one price of the passes."""
-    return ratio(*(priced(frame, price) for frame in (ours, theirs)), SPEED)
+def speed_ratio(ours: pd.DataFrame, theirs: pd.DataFrame, cost: Mapping[int, float]) -> Interval:
+    """The ratio of two frames' speeds at one cost of the passes."""
+    return ratio(*(with_cost(frame, cost) for frame in (ours, theirs)), SPEED)
 
 
 # Sizes of the store ----------------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ def steps(frame: pd.DataFrame) -> list[Interval]:
     return [ratio(larger, smaller) for smaller, larger in zip(parts, parts[1:], strict=False)]
 
 
-def at_size(
+def extrapolate_to_size(
     frame: pd.DataFrame, size: float, degree: int = 1, then: Callable[[Any], Any] = lambda rate: rate
 ) -> Interval:
     """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
 
     Every bootstrap sample is fitted again. The interval says nothing of whether the rate goes on along the curve: compare
-    ``degree`` 1 and 2 for that. ``then`` is applied to the rate, such as a division by the price of a pass.
+    ``degree`` 1 and 2 for that. ``then`` is applied to the rate, such as a division by the cost of a pass.
     """
     parts = by_size(frame)
     if len(parts) <= degree:
@@ -221,7 +221,7 @@ def size_counts(
         dense = stores.dense_index(stores.first_states(states, part), part)
         names = methods if size == wanted[-1] else smaller
         for way, recordings in recorded.items():
-            looked_up = remembered(dense, recordings, NEIGHBOURS)
+            looked_up = cached_neighbours(dense, recordings, NEIGHBOURS)
             found.append(_counts(recordings, names, part, looked_up, way=way, **labels))
     return pd.concat(found, ignore_index=True)
 
@@ -263,7 +263,7 @@ def alignment_counts(
         for (way, by_group), group in product(recorded.items(), asked):
             labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
             labels |= {"sampling_aligned": way == written, "answers": answers}
-            looked_up = Remembered(dense, by_group[group], NEIGHBOURS)
+            looked_up = CachedNeighbours(dense, by_group[group], NEIGHBOURS)
             found.append(_counts(by_group[group], LEADING, index, looked_up, **labels))
     return pd.concat(found, ignore_index=True)
 
@@ -279,7 +279,7 @@ def cell(
     return rows
 
 
-def aligned(
+def alignment_ratio(
     design: pd.DataFrame,
     way: str,
     method: str,
@@ -343,12 +343,12 @@ REST_VARIANTS: dict[str, dict[str, Any]] = {
 def shape_counts(recordings: Sequence[Recording], sparse: SuffixIndex, dense: DenseIndex) -> pd.DataFrame:
     """Rows of DReSD in several shapes, named as ``10 x 6``, of REST on the same store, of prompt lookup, and of ``both``: its
     drafts in one tree with DReSD's, where a wide pass costs no more."""
-    looked_up = Remembered(dense, recordings)
+    looked_up = CachedNeighbours(dense, recordings)
     shapes = {(10, length) for length in LENGTHS} | {(number, 10) for number in NUMBERS} | {(3, 20)}
     drafters = {f"{number} x {length}": Dresd(looked_up, number, length) for number, length in sorted(shapes)}
     drafters |= {"REST": Rest(sparse), "REST, n from 1": Rest(sparse, min_ngram=1), "PLD": PromptLookup(num_tokens=10)}
     sources = {"DReSD": drafters[MATCHED], "PLD": drafters["PLD"]}
-    drafters["both"] = OneTree(sources, PassPrices({1: 1.0, 256: 1.0}), rate=0.0)
+    drafters["both"] = OneTree(sources, PassCosts({1: 1.0, 256: 1.0}), rate=0.0)
     return table(recordings, replay_each(recordings, drafters))
 
 
@@ -386,7 +386,7 @@ def dresd_over(rows: pd.DataFrame, version: str) -> dict[str, Interval]:
     }
 
 
-def leads(rows: pd.DataFrame, version: str) -> list[Interval]:
+def dresd_leads(rows: pd.DataFrame, version: str) -> list[Interval]:
     """DReSD's tokens per pass over those of a version of REST in every setting."""
     return [ratio(*pair) for pair in settings(rows, "DReSD", version)]
 
@@ -409,7 +409,7 @@ def lead_change(rows: pd.DataFrame, version: str) -> Interval:
     return of_rates(frames, change)
 
 
-def at_price(rows: pd.DataFrame, step: float) -> Interval:
+def speed_at_step_cost(rows: pd.DataFrame, step: float) -> Interval:
     """Speed-up where every pass costs as much, in plain passes."""
     return of_rates([rows], lambda tokens: tokens / step)
 
@@ -605,7 +605,7 @@ def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant
     return rows.assign(matched=rows.matched_2 + rows.matched_10 + rows.matched_17)
 
 
-def equally_large(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def stores_of_same_size(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of two cases with their largest stores of the same size, to a tenth."""
     pairs = [(a, b) for a in ours.stored.unique() for b in theirs.stored.unique() if abs(a / b - 1) < 0.1]
     if not pairs:
@@ -628,19 +628,19 @@ class Growth(NamedTuple):
     speed_over_tokens: Interval
 
 
-def growth_of_speed(rows: pd.DataFrame, price: Mapping[int, float]) -> Growth:
-    """What the largest store of a case gives over the smallest, at a price of the passes (REST, Table 2)."""
-    smallest, largest_store = (priced(rows[rows.stored == end(rows.stored)], price) for end in (min, max))
-    return Growth(ratio(largest_store, smallest, SPEED), ratio(largest_store, smallest, ("passes", "price")))
+def growth_of_speed(rows: pd.DataFrame, cost: Mapping[int, float]) -> Growth:
+    """What the largest store of a case gives over the smallest, at a cost of the passes (REST, Table 2)."""
+    smallest, largest_store = (with_cost(rows[rows.stored == end(rows.stored)], cost) for end in (min, max))
+    return Growth(ratio(largest_store, smallest, SPEED), ratio(largest_store, smallest, ("passes", "cost")))
 
 
-def own_card() -> dict[int, float]:
-    """The price of a pass on REST's own card, which follows from its Table 2: ``data/published/pass_prices.csv``."""
-    return next(curve for priced_by, curve in pass_prices().items() if priced_by.source == "REST")
+def own_pass_costs() -> dict[int, float]:
+    """The cost of a pass on REST's own card, which follows from its Table 2: ``data/published/pass_costs.csv``."""
+    return next(curve for who, curve in pass_costs().items() if who.source == "REST")
 
 
-def own_step_price() -> float:
-    """REST's own price of a step in passes of plain decoding, the mean over the stores of its table 2: mean generated length
+def own_step_cost() -> float:
+    """REST's own cost of a step in passes of plain decoding, the mean over the stores of its table 2: mean generated length
     times time per token, over the time per token of plain decoding."""
     paper = {key: float(row["value"]) for key, row in published("rest").items() if row["value"] != "not available"}
     sizes = ("09gb", "44gb", "87gb", "14gb", "27gb")
@@ -650,7 +650,7 @@ def own_step_price() -> float:
     )
 
 
-def in_their_tokens(rows: pd.DataFrame, authors: Mapping[str, Interval]) -> pd.DataFrame:
+def in_llama_tokens(rows: pd.DataFrame, authors: Mapping[str, Interval]) -> pd.DataFrame:
     """Rows of chat with tokens of Llama's tokenizer: the characters emitted over those of a token in the authors' answers.
 
     SmolLM2's tokens are a little longer than Llama's, so the token that the target adds to every pass counts as a little more
@@ -675,7 +675,7 @@ def authors_rows(some: Sequence[Prompt] = ()) -> pd.DataFrame:
 
 def authors_run(rows: pd.DataFrame) -> dict[str, Interval]:
     """What :func:`authors_rows` say, with intervals over questions: ``tokens`` and ``characters`` a pass, ``characters_per_token``,
-    the ``speed_up`` and the price of a ``step`` in plain passes."""
+    the ``speed_up`` and the cost of a ``step`` in plain passes."""
     ours, plain_runs = (rows[rows.method == method].reset_index() for method in ("REST", "plain"))
     if not ours[["prompt", "turn"]].equals(plain_runs[["prompt", "turn"]]):
         raise ValueError("the result files with REST and without answer other turns; get them again")

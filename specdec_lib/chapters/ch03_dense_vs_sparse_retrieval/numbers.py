@@ -59,7 +59,7 @@ def same_stores(compared: pd.DataFrame) -> dict[str, Any]:
         found[f"filter_accuracy_{way}"] = retrieval.geometric_mean(pairs, retrieval.PER_NODE)
     found["lead_mean_rest"] = retrieval.geometric_mean(retrieval.settings(compared, "DReSD", "REST"))
     for version, ending in {"REST": "", "REST, n from 1": "_from_1"}.items():
-        each = retrieval.leads(compared, version)
+        each = retrieval.dresd_leads(compared, version)
         if version == "REST":
             found |= {"lead_least_rest": min(each), "dresd_settings": len(each)}
         found[f"dresd_leads{ending}"] = sum(lead.low > 1 for lead in each)
@@ -92,7 +92,7 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
         for group in groups:
             for way in ways:
                 where = "" if group == "code" else f"_{group}"
-                gain = retrieval.aligned(design, way, method, axis, group, VALUES[value])
+                gain = retrieval.alignment_ratio(design, way, method, axis, group, VALUES[value])
                 found[f"{axis}_{method.lower()}_{way}{where}_{value}_gain"] = gain
     # Stores of sampled answers: they are aligned with sampled outputs alone.
     several, one = (
@@ -100,7 +100,7 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
         for answers in (retrieval.SEVERAL, 1)
     )
     found["sampling_nucleus_over_greedy_after"] = ratio(several["nucleus"], several["greedy"], ACCEPTANCE)
-    found["sampling_nucleus_gain"] = retrieval.aligned(design, "nucleus", "DReSD", "sampling", value=ACCEPTANCE)
+    found["sampling_nucleus_gain"] = retrieval.alignment_ratio(design, "nucleus", "DReSD", "sampling", value=ACCEPTANCE)
     for method in ("REST", "DReSD"):
         found[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = ratio(
             cell("nucleus", method, sampling=False), cell("greedy", method)
@@ -139,7 +139,7 @@ def draft_shapes(shapes: Mapping[str, Mapping[str, pd.DataFrame]], gpu: Mapping[
 def rest_alone(alone: pd.DataFrame) -> dict[str, Any]:
     """Experiment 5: REST by itself with stores of growing size, and its variants on code with the largest."""
     code, editing = (alone[alone.group == group] for group in ("code", "editing"))
-    tried = retrieval.in_ways(largest(code))
+    tried = retrieval.by_way_and_method(largest(code))
     greedy, published = tried["greedy"], retrieval.PUBLISHED
     sizes = list(retrieval.by_size(code[(code.way == "greedy") & (code.method == published)]).values())
     edited = largest(editing[(editing.way == "greedy") & (editing.method == published)])
@@ -169,20 +169,20 @@ def recorded_speeds(at_scale: pd.DataFrame, authors: Mapping[str, Interval]) -> 
     code, sampled, ours = (
         retrieval.case_rows(at_scale, case) for case in (retrieval.CODE, retrieval.CODE_SAMPLED, retrieval.CHAT)
     )
-    chat = retrieval.in_their_tokens(ours, authors)
-    step, chat_step = retrieval.own_step_price(), authors["step"].value
+    chat = retrieval.in_llama_tokens(ours, authors)
+    step, chat_step = retrieval.own_step_cost(), authors["step"].value
     longer = ours.tokens.sum() / chat.tokens.sum()  # our tokens for one of Llama's
     code_tokens = {name: retrieval.released_tokens(size) for name, size in CODE_GB.items()}
     chat_tokens = {name: retrieval.released_tokens(size, longer) for name, size in CHAT_GB.items()}
 
     def line(rows: pd.DataFrame, tokens: float, cost: float = 1.0) -> Interval:
-        return retrieval.at_size(rows, tokens, then=lambda rate: rate / cost)
+        return retrieval.extrapolate_to_size(rows, tokens, then=lambda rate: rate / cost)
 
     return {
         "real_authors_speedup": authors["speed_up"],
-        "real_code_speedup_rest": retrieval.at_price(largest(code), step),
-        "real_code_nucleus_speedup_rest": retrieval.at_price(largest(sampled), step),
-        "real_chat_speedup_rest": retrieval.at_price(largest(chat), chat_step),
+        "real_code_speedup_rest": retrieval.speed_at_step_cost(largest(code), step),
+        "real_code_nucleus_speedup_rest": retrieval.speed_at_step_cost(largest(sampled), step),
+        "real_chat_speedup_rest": retrieval.speed_at_step_cost(largest(chat), chat_step),
         **{f"real_code_line_{name}": line(code, tokens) for name, tokens in code_tokens.items()},
         "real_code_line_speedup_rest": line(code, code_tokens["27gb"], step),
         "real_code_nucleus_line_speedup_rest": line(sampled, code_tokens["27gb"], step),
@@ -204,9 +204,9 @@ def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[st
         found[f"real_{kind}_growth"] = ratio(largest(rows), rows[rows.stored == rows.stored.min()])
     found["real_code_step_least"] = min(steps["code"])
     found |= {f"real_{kind}_last_step": each[-1] for kind, each in steps.items()}
-    found["real_code_over_chat"] = ratio(*retrieval.equally_large(kinds["code"], kinds["chat"]))
+    found["real_code_over_chat"] = ratio(*retrieval.stores_of_same_size(kinds["code"], kinds["chat"]))
     found["real_gain_least"] = min(map(rate, everywhere))
-    for card, curve in {"gpu": gpu, "rest": retrieval.own_card()}.items():
+    for card, curve in {"gpu": gpu, "rest": retrieval.own_pass_costs()}.items():
         grown = retrieval.growth_of_speed(kinds["code"], curve)
         found[f"real_code_growth_speed_{card}"] = grown.speed
         found[f"real_code_growth_speed_over_tokens_{card}"] = grown.speed_over_tokens
@@ -229,7 +229,7 @@ def recorded_variants(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[
     short = {n: variant(f"suffixes up to {n}") for n in (2, 4, 6)}
     found["real_code_ngram_2_over_16"] = ratio(short[2], code)
     for n, rows in short.items():
-        found[f"real_code_ngram_{n}_over_16_rest"] = speed_ratio(rows, code, retrieval.own_card())
+        found[f"real_code_ngram_{n}_over_16_rest"] = speed_ratio(rows, code, retrieval.own_pass_costs())
     for many, few in ((48, 8), (256, 48)):
         found[f"real_code_nodes_{many}_over_{few}"] = ratio(nodes[many], nodes[few])
     for many, few in ((48, 8), (192, 48), (256, 192)):
@@ -261,7 +261,7 @@ def papers_own_prompts(gpu: Mapping[int, float], draft_pass: float) -> dict[str,
         for kind, part in PUBLIC.items()
     }
     for kind, part in PUBLIC.items():
-        rows = papers_prompts.with_cost(papers_prompts.answers(part), gpu, draft_pass)
+        rows = papers_prompts.with_draft_model_cost(papers_prompts.answers(part), gpu, draft_pass)
         found[f"public_rest_over_specdec_{kind}_gpu"] = results.ratio(rows, "REST", "SpecDec", SPEED)
     return found
 

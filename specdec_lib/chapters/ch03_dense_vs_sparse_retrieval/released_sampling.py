@@ -53,7 +53,7 @@ def _survival(tree: DraftTree, row: list[int], probabilities: torch.Tensor) -> l
     return chances + [0.0] * (tree.depth + 2 - len(chances))
 
 
-def released_law(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> torch.Tensor:
+def released_distribution(tree: DraftTree, probabilities: torch.Tensor, rule: str) -> torch.Tensor:
     """Exact distribution of the first token emitted where each row draws again: float64, shape (vocabulary,).
 
     ``"dresd"`` follows the last draw of the best row, ``"rest"`` draws once more after it.
@@ -136,7 +136,7 @@ def bias_counts(
                 logits = target.verify(root, step.tree)
                 if len(step.tree):
                     p = distribution(logits, trace.sampling).cpu()
-                    distance = total_variation(released_law(step.tree, p, rule), p[0])
+                    distance = total_variation(released_distribution(step.tree, p, rule), p[0])
                     found.append((distance, released_accepted(step.tree, p), exact_accepted(step.tree, p)))
                 target.commit(step.path)
                 root = step.tokens[-1]

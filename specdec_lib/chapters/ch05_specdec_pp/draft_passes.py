@@ -7,7 +7,7 @@ rule does is then a matter of counting.
 
 A sampled output can be treated alike. Verification by rejection sampling couples the drafted token Y ~ q and the
 emitted token X ~ p: they are equal with probability min(p, q), and otherwise Y follows max(q - p, 0) and X
-max(p - q, 0), independently. Here X is recorded, so Y is drawn given X (:func:`drafted_given`). A rule decides by what
+max(p - q, 0), independently. Here X is recorded, so Y is drawn given X (:func:`coupled_draft`). A rule decides by what
 was drafted before, which says nothing of X beyond its distribution p; so the counts have the distribution that they
 have in decoding, for every rule.
 """
@@ -81,7 +81,7 @@ def _about(row: torch.Tensor, chosen: torch.Tensor) -> tuple[np.ndarray, np.ndar
     return confidence.double().cpu().numpy(), torch.special.entr(row).sum(-1).double().cpu().numpy()
 
 
-def drafted_given(
+def coupled_draft(
     p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, sampling: Sampling, first: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens Y of the draft model given X, those that the target emits at the same places, and min(1, p(Y) / q(Y)).
@@ -127,7 +127,7 @@ class _Choice:
             agreed = self.known.ids[choice[:-1]] == tokens
             return choice, agreed, agreed.double()
         q = self.known.spread(row[:-1], self.trace.vocabulary)
-        drafted, acceptance = drafted_given(self.p, q, tokens, self.sampling, self.start)
+        drafted, acceptance = coupled_draft(self.p, q, tokens, self.sampling, self.start)
         last = invert_cdfs(row[-1:], [self.sampling.uniform(self.start + len(tokens), DRAFT)])
         own = torch.tensor(self.known.to_draft(drafted.tolist()))
         return torch.cat([own, last]), drafted == tokens, acceptance
@@ -201,7 +201,7 @@ def draft_along(
 
 
 @dataclass(frozen=True)
-class Judged:
+class HeadPredictions:
     """A pass with the acceptance that one head predicts: at each recorded token, shape (n,), and along the branches, shape
     (branches, depth - 1)."""
 
@@ -210,7 +210,7 @@ class Judged:
     branch: np.ndarray
 
     @classmethod
-    def of(cls, passed: DraftPass, head: AcceptanceHead) -> Judged:
+    def of(cls, passed: DraftPass, head: AcceptanceHead) -> HeadPredictions:
         """Ask ``head`` about every token of the pass."""
         device = next(head.parameters()).device
         pairs = ((passed.states, passed.confidence[:-1]), (passed.branch_states, passed.branch_confidence[:, :-1]))
@@ -236,11 +236,11 @@ class Tally:
 
 
 def rounds(
-    passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20
+    passed: DraftPass | HeadPredictions, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20
 ) -> Iterator[tuple[Round, int, int]]:
     """The rounds that decoding with :class:`specdec_lib.drafters.draft_model.AdaptiveDraftModel` and this rule would have had:
     what was drafted, how many of these tokens the target emits, and these with the target's own, unless one ends the output."""
-    judged = passed if isinstance(passed, Judged) else None
+    judged = passed if isinstance(passed, HeadPredictions) else None
     passed = judged.passed if judged else passed
     limits, start, count = passed.trace.limits, len(passed.trace.prompt), len(passed.trace.tokens)
     if "acceptance" in rule.needs and judged is None:
@@ -268,7 +268,13 @@ def rounds(
 
 
 def _draft(
-    drafted: Round, passed: DraftPass, judged: Judged | None, done: int, rule: StoppingRule, least: int, most: float
+    drafted: Round,
+    passed: DraftPass,
+    judged: HeadPredictions | None,
+    done: int,
+    rule: StoppingRule,
+    least: int,
+    most: float,
 ) -> None:
     """Fill ``drafted`` until the rule says stop."""
     miss = int(passed.miss[done])
@@ -291,7 +297,7 @@ def _draft(
         drafted.count += 1
 
 
-def play(passed: DraftPass | Judged, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20) -> Tally:
+def play(passed: DraftPass | HeadPredictions, rule: StoppingRule, min_tokens: int = 1, max_tokens: int = 20) -> Tally:
     """Counts of :func:`rounds`."""
     tokens = calls = drafted = accepted = passes = 0
     for part, kept, emitted in rounds(passed, rule, min_tokens, max_tokens):

@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, Judged, Tally, draft_along, play
-from specdec_lib.chapters.ch05_specdec_pp.stopping_theory import true_refusal
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, HeadPredictions, Tally, draft_along, play
+from specdec_lib.chapters.ch05_specdec_pp.stopping_theory import true_rejection
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.decoding.generate import generate
@@ -39,7 +39,7 @@ from specdec_lib.experiments.runs.all_cores import on_all_cores
 from specdec_lib.experiments.runs.recorded_runs import Recording, Runs
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.results import ratio
-from specdec_lib.experiments.statistics.intervals import Interval, ratio_of_means, resampled
+from specdec_lib.experiments.statistics.intervals import Interval, bootstrap_interval, ratio_of_means
 from specdec_lib.experiments.workbench import companions
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.models.fingerprint import fingerprint
@@ -53,7 +53,7 @@ SPEED = ("speed", "outputs")
 
 
 class Oracle(StoppingRule):
-    """Stop just before the first token that will be refused (SpecDec++, section 2.1); greedy decoding in hindsight.
+    """Stop just before the first token that will be rejected (SpecDec++, section 2.1); greedy decoding in hindsight.
 
     Needs a drafter that may draft nothing (``min_tokens=0``). ``agreement`` says for each new token, from ``prompt_length`` on,
     whether it is the draft model's first choice.
@@ -134,7 +134,7 @@ class Output(NamedTuple):
         }
 
 
-def asked(sets: Mapping[str, str], count: int) -> list[Prompt]:
+def prompts_of_sets(sets: Mapping[str, str], count: int) -> list[Prompt]:
     """The first turns of up to ``count`` prompts of the task of each set; where its files are not on this machine those of the
     book's own task of the set's name."""
     found = []
@@ -183,12 +183,12 @@ def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFr
 
 
 def _played(passed: DraftPass, policies: Sequence[Policy]) -> list[Tally]:
-    judged: dict[AcceptanceHead | None, DraftPass | Judged] = {None: passed}
+    judged: dict[AcceptanceHead | None, DraftPass | HeadPredictions] = {None: passed}
     tallies = []
     for policy in policies:
         for head in policy.heads or (None,):
             if head not in judged:
-                judged[head] = Judged.of(passed, head)
+                judged[head] = HeadPredictions.of(passed, head)
             tallies.append(play(judged[head], policy.make(passed), policy.least))
     return tallies
 
@@ -201,27 +201,27 @@ def in_sets(rows: pd.DataFrame, sets: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(tuning=place % 2 == 0, discarded=rows.drafted - rows.accepted, outputs=1)
 
 
-def timed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.DataFrame:
+def with_speed(plays: pd.DataFrame, draft: float, target: float, alone: float) -> pd.DataFrame:
     """With the column ``speed``: the speed-up of each output over plain decoding by equation 2.1, for the seconds of a pass
     of the draft model, of the target, and of the target in plain decoding."""
     return plays.assign(speed=alone * plays.tokens / (draft * plays.draft_passes + target * plays.passes))
 
 
-class Contest:
+class PolicyComparison:
     """Policies at all settings on the same outputs; settings are chosen with a head's first training seed and compared with all.
 
-    ``plays`` are rows of :func:`in_sets`. Their ``speed`` is for the seconds ``times`` of a pass, as :func:`timed` takes them.
+    ``plays`` are rows of :func:`in_sets`. Their ``speed`` is for the seconds ``times`` of a pass, as :func:`with_speed` takes them.
     """
 
     def __init__(self, plays: pd.DataFrame, times: tuple[float, float, float]):
-        self.plays, self.times = timed(plays, *times), times
+        self.plays, self.times = with_speed(plays, *times), times
         self.first = self.plays[self.plays["head"] == 0]
         self.seeds = plays["head"].max() + 1
         self.sets = list(dict.fromkeys(plays.task))
 
-    def at(self, draft: float, target: float, alone: float | None = None) -> Contest:
+    def at(self, draft: float, target: float, alone: float | None = None) -> PolicyComparison:
         """The same plays at other seconds of a pass."""
-        return Contest(self.plays, (draft, target, self.times[2] if alone is None else alone))
+        return PolicyComparison(self.plays, (draft, target, self.times[2] if alone is None else alone))
 
     def fastest(self, family: str, name: str | None = None) -> str:
         """The policy of a family that is fastest on the prompts of a set (of all) on which settings are chosen."""
@@ -246,7 +246,7 @@ class Contest:
         plays = plays.sort_values("head", kind="stable")
         return plays.assign(seed=plays.seed.astype(str) + ", head " + plays["head"].astype(str))
 
-    def judged(self) -> pd.DataFrame:
+    def held_out_rows(self) -> pd.DataFrame:
         """Every family at the setting that is fastest on one half of each set, on the other half; ``method`` is the family."""
         return pd.concat(
             self.rows(self.fastest(family, name), name).assign(method=family)
@@ -271,7 +271,7 @@ class Contest:
         return np.stack([own[column].to_numpy() for _, own in fixed.groupby("method", sort=False)])
 
 
-def matched(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
+def matched_share(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
     """Of policies as points of two rates, shape (policies, 2), where lower is better: the share of theirs within reach that one of
     ours matches in both rates, NaN where none is, and how many are within reach. Out of reach is one with a rate lower than that of
     all of ours."""
@@ -288,7 +288,7 @@ def best_length(speeds: np.ndarray, outputs: np.ndarray | slice = slice(None)) -
 # What acceptance heads know of the tokens that decoding meets, and their cost ------------------------------------
 
 
-def shipped(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[AcceptanceHead], list[AcceptanceHead]]:
+def shipped_heads(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[AcceptanceHead], list[AcceptanceHead]]:
     """The acceptance heads that come with a pair, one a training seed: those of the paper, and those that see the draft model's
     probability too; ValueError for heads of another draft model."""
     folder = companions(target) / "head"
@@ -298,15 +298,17 @@ def shipped(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[Accep
     return [head for head in heads if not head.sees_confidence], [head for head in heads if head.sees_confidence]
 
 
-def met(outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_weight: float) -> pd.DataFrame:
+def drafted_token_rows(
+    outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_weight: float
+) -> pd.DataFrame:
     """Rows of the drafted tokens that decoding meets, of method ``"draft model"``: :attr:`Output.about`, ``place`` in the output,
     ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft model, and by head the predicted
-    acceptance, without the loss's weight of refusals."""
+    acceptance, without the loss's weight of rejections."""
     parts = []
     for one in outputs:
         found = one.passed.examples()
         said = {
-            name: reweighted(head.probability(found.states, found.confidence), reject_weight)
+            name: without_loss_weight(head.probability(found.states, found.confidence), reject_weight)
             for name, head in heads.items()
         }
         own = {"accepted": found.acceptance.double(), "confidence": found.confidence.double()} | said
@@ -314,9 +316,9 @@ def met(outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_w
     return pd.concat(parts, ignore_index=True)
 
 
-def reweighted(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
-    """Acceptance probabilities without the weight that the loss gives to refusals."""
-    return 1 - true_refusal(1 - np.asarray(predicted, float), reject_weight)
+def without_loss_weight(predicted: np.ndarray | torch.Tensor, reject_weight: float) -> np.ndarray:
+    """Acceptance probabilities without the weight that the loss gives to rejections."""
+    return 1 - true_rejection(1 - np.asarray(predicted, float), reject_weight)
 
 
 @torch.inference_mode()
@@ -366,12 +368,12 @@ def head_cost(
 # Seconds of whole generations as a sum over passes (sections 2 and 4.2), and a pass alone and in turns -----------
 #
 # With N tokens emitted after the prefill, N_draft forwards of the draft model, N_target of the target and N_discarded drafted
-# tokens refused, each round emits what is accepted and one token more, so N_draft + N_target = N + N_discarded. A last round
+# tokens rejected, each round emits what is accepted and one token more, so N_draft + N_target = N + N_discarded. A last round
 # without a token of the target's own breaks that by one: it ended with an accepted end token, or its surplus was cut at the length
 # limit.
 
 
-def fastest(repeats: Sequence[Runs]) -> list[Generation]:
+def fastest_runs(repeats: Sequence[Runs]) -> list[Generation]:
     """Return the fastest repeat of each run: other work of the machine only ever adds time."""
     return [min(runs, key=lambda run: run.stats["seconds"]) for runs in zip(*repeats, strict=True)]
 
@@ -430,7 +432,7 @@ def oracle_calls(agreement: np.ndarray) -> int:
 
 class Fit(NamedTuple):
     """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit explains (NaN
-    if they are all equal); each with an interval over the generations where :func:`fit` gives them."""
+    if they are all equal); each with an interval over the generations where :func:`fit_with_intervals` gives them."""
 
     seconds: Sequence[Any]
     r_squared: Any
@@ -459,7 +461,7 @@ def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
     return Fit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
 
 
-def fit(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
+def fit_with_intervals(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
     """:func:`fit_forward_times` with intervals; a sample that cannot tell the kinds
     of passes apart is left out."""
     kinds = forwards.shape[1]
@@ -472,7 +474,7 @@ def fit(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
         return [*found.seconds, found.r_squared]
 
     *times, r_squared = (
-        resampled(lambda drawn, place=place: fitted(drawn)[place], len(seconds)) for place in range(kinds + 1)
+        bootstrap_interval(lambda drawn, place=place: fitted(drawn)[place], len(seconds)) for place in range(kinds + 1)
     )
     return Fit(times, r_squared)
 
@@ -495,7 +497,7 @@ def spread_share(sets: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
             return float("nan")
         return math.sqrt(2) * (ours - theirs) / (ours + theirs)
 
-    apart = resampled(share, [len(seconds) for _, seconds in sets])
+    apart = bootstrap_interval(share, [len(seconds) for _, seconds in sets])
     low, high = sorted((abs(apart.low), abs(apart.high)))
     return Interval(abs(apart.value), 0.0 if apart.low < 0 < apart.high else low, high)
 
@@ -529,7 +531,7 @@ def alone_over_in_turns(
 # Outputs decoded for real: their rounds, and whether sampled text follows the target's distribution -----------------
 
 
-def decoded(
+def decoded_rows(
     target: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     draft: PreTrainedModel,
@@ -562,7 +564,7 @@ def decoded(
     )
 
 
-def law(
+def distribution_test_rows(
     target: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
@@ -571,7 +573,7 @@ def law(
     longest: int,
 ) -> pd.DataFrame:
     """Rows of texts that were sampled with drafters: ``p_value`` of a test of whether each follows the target's distribution
-    (:func:`transformed`)."""
+    (:func:`probability_transform`)."""
     rows = []
     for prompt in prompts:
         ids = render(prompt, tokenizer)
@@ -579,14 +581,14 @@ def law(
         for name, drafter in drafters.items():
             for sampling in samplings:
                 run = generate(target, ids, drafter, sampling, longest)
-                p_value = uniform_p_value(np.array(transformed(target, ids, run.tokens, sampling, 0)))
+                p_value = uniform_p_value(np.array(probability_transform(target, ids, run.tokens, sampling, 0)))
                 own = {"seed": sampling.seed, "temperature": sampling.temperature, "method": name}
                 rows.append(about | own | {"tokens": len(run.tokens), "p_value": p_value})
     return pd.DataFrame(rows)
 
 
 @torch.inference_mode()
-def transformed(
+def probability_transform(
     target: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, seed: int = 0
 ) -> np.ndarray:
     """Randomised probability integral transform of a sampled text: independent uniform numbers if it follows the target.

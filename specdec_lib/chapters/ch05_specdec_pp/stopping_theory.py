@@ -74,12 +74,12 @@ class ChainPair:
 
     @cached_property
     def rejection_rate(self) -> np.ndarray:
-        """Probability that the next drafted token is refused, 1 - sum of min(p, q): shape (contexts,)."""
+        """Probability that the next drafted token is rejected, 1 - sum of min(p, q): shape (contexts,)."""
         return 1.0 - np.minimum(self.target, self.draft).sum(1)
 
     @cached_property
     def residual(self) -> np.ndarray:
-        """Distribution of the token that replaces a refused one: shape (contexts, vocabulary)."""
+        """Distribution of the token that replaces a rejected one: shape (contexts, vocabulary)."""
         rows = zip(torch.from_numpy(self.target), torch.from_numpy(self.draft), strict=True)
         return np.stack([residual(p, q).numpy() for p, q in rows])
 
@@ -127,11 +127,11 @@ def random_pair(
 #
 # A state is a prefix and the candidates Y_1, ..., Y_k drafted since. Whatever is decided, Y_{k+1} is drawn
 # first; *stop* then verifies all k+1 candidates, the newest unchecked, and *continue* goes on to k+1.
-# Discarding a candidate costs c1, a verification c2. The costs are delayed: which candidates are refused shows
+# Discarding a candidate costs c1, a verification c2. The costs are delayed: which candidates are rejected shows
 # only at the verification. But given the candidates, their acceptance is independent of the decisions, with
 # known probability. The expected costs of a state therefore depend on the candidates by two things alone: the
 # context they end in, and ``alive``, the probability that all of them are accepted (1 - alive is the P of
-# Theorem 3.1). What happens after a refusal is settled when the refused candidate is drawn, so its expected
+# Theorem 3.1). What happens after a rejection is settled when the rejected candidate is drawn, so its expected
 # cost is counted there.
 
 #: By level k: whether each state stops. The last level always does.
@@ -211,7 +211,7 @@ class Rounds:
         return [np.full(len(c), k >= min(length, self.longest) - 1) for k, c in enumerate(self.contexts)]
 
     def threshold(self, threshold: float) -> Policy:
-        """Stop when the probability that a candidate is refused exceeds ``threshold`` (Algorithm 2)."""
+        """Stop when the probability that a candidate is rejected exceeds ``threshold`` (Algorithm 2)."""
         stops = [1.0 - alive > threshold for alive in self.alive]
         return [*stops[:-1], np.ones_like(stops[-1])]
 
@@ -219,7 +219,7 @@ class Rounds:
 class Ending(NamedTuple):
     """Value of what follows a round, for each of D quantities: shape (levels, contexts, D).
 
-    ``rejected``: the candidate drawn at level k, in a context, is the first refused. ``accepted``: it is the last and all are
+    ``rejected``: the candidate drawn at level k, in a context, is the first rejected. ``accepted``: it is the last and all are
     accepted; by the context after it.
     """
 
@@ -236,11 +236,11 @@ def stop_value(rounds: Rounds, k: int, discard: np.ndarray, verify: np.ndarray, 
 
 
 def draw_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending) -> np.ndarray:
-    """Expected sum of drawing Y_{k+1} alone: it is lost if one of the k+1 is refused, and if it is the first of them, all
+    """Expected sum of drawing Y_{k+1} alone: it is lost if one of the k+1 is rejected, and if it is the first of them, all
     that follows the round is counted too. Shape (states of level k, D)."""
     contexts, alive = rounds.contexts[k], rounds.alive[k][:, None]
-    refused_first = alive * rounds.pair.rejection_rate[contexts][:, None]
-    return (1.0 - alive + refused_first) * discard + refused_first * ending.rejected[k, contexts]
+    rejected_first = alive * rounds.pair.rejection_rate[contexts][:, None]
+    return (1.0 - alive + rejected_first) * discard + rejected_first * ending.rejected[k, contexts]
 
 
 def continue_value(rounds: Rounds, k: int, discard: np.ndarray, ending: Ending, following: np.ndarray) -> np.ndarray:
@@ -338,7 +338,7 @@ def outcome(rounds: Rounds, stops: Policy) -> Outcome:
     where = np.eye(pair.contexts)
     counts = 2 + pair.contexts
     rejected, accepted = (np.zeros((rounds.longest, pair.contexts, counts)) for _ in range(2))
-    # The candidates before the refused one and its replacement; or all of them and one more of the target's.
+    # The candidates before the rejected one and its replacement; or all of them and one more of the target's.
     rejected[..., 1], accepted[..., 1] = levels[:, None] + 1, levels[:, None] + 2
     rejected[..., 2:], accepted[..., 2:] = pair.after(pair.residual, where), pair.after(pair.target, where)
     first = np.eye(counts)[0]
@@ -389,9 +389,9 @@ def visits(rounds: Rounds, stops: Policy, starts: np.ndarray) -> list[np.ndarray
 
 
 def oracle_cost(pair: ChainPair, costs: Costs) -> float:
-    """Least cost a token of anyone who knows which candidates will be refused (section 2.1, for sampling).
+    """Least cost a token of anyone who knows which candidates will be rejected (section 2.1, for sampling).
 
-    Nothing is discarded and the target runs once for every refused token: c2 times the mean rejection rate along the
+    Nothing is discarded and the target runs once for every rejected token: c2 times the mean rejection rate along the
     target's text.
     """
     return float(costs.verify * pair.stationary @ pair.rejection_rate)
@@ -399,11 +399,11 @@ def oracle_cost(pair: ChainPair, costs: Costs) -> float:
 
 # Theorem 3.1, with its constant worked out -------------------------------------------------------------------------
 #
-# The theorem: let P be the probability that one of Y_1, ..., Y_k is refused. If P is at least
+# The theorem: let P be the probability that one of Y_1, ..., Y_k is rejected. If P is at least
 # (c2 + Delta) / (c1 + c2 + Delta), *stop* costs no more than *continue* followed by the policy pi. The argument
 # has two cases.
 #
-# - One of the k is refused: whatever is drawn from here on is lost. *Continue* draws at least one candidate
+# - One of the k is rejected: whatever is drawn from here on is lost. *Continue* draws at least one candidate
 #   more than *stop* and verifies once too, so *stop* saves at least c1.
 # - None is: *continue* saves at most c2 + Delta. Delta is defined here as the least constant of which this is
 #   true in every state, so that the threshold is the lowest that the argument gives; a larger one serves too.
@@ -413,41 +413,41 @@ def oracle_cost(pair: ChainPair, costs: Costs) -> float:
 
 class Cases(NamedTuple):
     """Cost of *stop* less that of *continue* by level that may continue and state, if all candidates so far are accepted and
-    if one is refused."""
+    if one is rejected."""
 
     accepted: list[np.ndarray]
-    refused: list[np.ndarray]
+    rejected: list[np.ndarray]
 
 
 def cases(rounds: Rounds, costs: Costs, ending: Ending, stops: Policy) -> Cases:
-    """Compare the actions given that Y_1, ..., Y_k are all accepted, and given that one is refused; after *continue* the
+    """Compare the actions given that Y_1, ..., Y_k are all accepted, and given that one is rejected; after *continue* the
     policy ``stops`` is followed."""
     pair = rounds.pair
     last = rounds.longest - 1
-    accepted, refused = [], []
+    accepted, rejected = [], []
     # Cost from here to the end of the round, in either case.
     lost = np.full(len(rounds.contexts[last]), costs.discard + costs.verify)
     kept = _stop_if_accepted(rounds, last, costs, ending)
     for k in range(last - 1, -1, -1):
         contexts, child = rounds.contexts[k], rounds.children[k]
         drawn, keeps = pair.draft[contexts], pair.acceptance[contexts]
-        if_refused = costs.discard + lost[child] + ending.rejected[k, contexts]
+        if_rejected = costs.discard + lost[child] + ending.rejected[k, contexts]
         on_lost = costs.discard + (drawn * lost[child]).sum(1)
-        on_kept = (drawn * (keeps * kept[child] + (1 - keeps) * if_refused)).sum(1)
+        on_kept = (drawn * (keeps * kept[child] + (1 - keeps) * if_rejected)).sum(1)
         stop_lost = np.full(len(contexts), costs.discard + costs.verify)
         stop_kept = _stop_if_accepted(rounds, k, costs, ending)
         accepted.insert(0, stop_kept - on_kept)
-        refused.insert(0, stop_lost - on_lost)
+        rejected.insert(0, stop_lost - on_lost)
         lost, kept = np.where(stops[k], stop_lost, on_lost), np.where(stops[k], stop_kept, on_kept)
-    return Cases(accepted, refused)
+    return Cases(accepted, rejected)
 
 
 def _stop_if_accepted(rounds: Rounds, k: int, costs: Costs, ending: Ending) -> np.ndarray:
     """Cost of stopping at level k when its k candidates are all accepted."""
     pair, contexts = rounds.pair, rounds.contexts[k]
     kept = pair.after(pair.draft * pair.acceptance, ending.accepted[k])[contexts, 0]
-    refused = pair.rejection_rate[contexts] * (costs.discard + ending.rejected[k, contexts, 0])
-    return costs.verify + kept + refused
+    rejected = pair.rejection_rate[contexts] * (costs.discard + ending.rejected[k, contexts, 0])
+    return costs.verify + kept + rejected
 
 
 def delta(rounds: Rounds, costs: Costs, found: Cases) -> float:
@@ -468,8 +468,8 @@ def stopping_threshold(costs: Costs, delta: float) -> float:
     return saving / (costs.discard + saving) if saving > 0 else 0.0
 
 
-def true_refusal(estimate: float | np.ndarray, weight: float) -> float | np.ndarray:
-    """The true probability of a refusal behind the estimate of a head whose loss weighs refusals more.
+def true_rejection(estimate: float | np.ndarray, weight: float) -> float | np.ndarray:
+    """The true probability of a rejection behind the estimate of a head whose loss weighs rejections more.
 
     Section 3.3: the weighted cross-entropy -(1 - r) log(1 - e) - w r log(e) is least at e = w r / (1 - r + w r), for a
     true probability r. Solved for r: e / (w - (w - 1) e).

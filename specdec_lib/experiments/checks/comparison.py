@@ -22,7 +22,7 @@ def same_steps(a: Generation, b: Generation) -> bool:
     ]
 
 
-def apart(real: Sequence[Generation], replayed: Sequence[Generation]) -> tuple[int, int, float]:
+def replay_differences(real: Sequence[Generation], replayed: Sequence[Generation]) -> tuple[int, int, float]:
     """How far real runs are from their replays: runs of other tokens, runs of which some step drafted other nodes or accepted
     others, and the largest difference between the scores of one node in runs of the same steps.
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specdec_lib.decoding.forward import keeping
+from specdec_lib.decoding.forward import last_logits_argument
 from specdec_lib.decoding.sampling import Sampling, distribution
 from specdec_lib.decoding.served_models import input_device
 from specdec_lib.experiments.checks.comparison import first_divergence
@@ -130,7 +130,7 @@ class Judge:
     @torch.inference_mode()
     def _logits(self, model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
         ids = torch.tensor([tokens], device=input_device(model))
-        return model(ids, use_cache=False, **keeping(model, 1)).logits[0, -1].double().cpu()
+        return model(ids, use_cache=False, **last_logits_argument(model, 1)).logits[0, -1].double().cpu()
 
     def __call__(
         self,

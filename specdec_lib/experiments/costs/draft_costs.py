@@ -25,7 +25,7 @@ from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
-from specdec_lib.drafters.pass_prices import MERGING, PassPrices
+from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.runs.metrics import pooled
 from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, prompts_of
@@ -37,7 +37,7 @@ def ends_inside(run: Generation) -> bool:
     return bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
 
 
-def unbalanced(run: Generation) -> int:
+def count_imbalance(run: Generation) -> int:
     """By how much N_draft + N_target differs from N + N_discarded (section 2).
 
     Each round emits its accepted tokens and one of the target's own, so the two sums are equal, but for a last
@@ -71,14 +71,14 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
 def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Sequence[Recording]) -> Interval:
     """Tokens a second of a draft model in two sets of runs over the same recordings, by equation 2.3: every forward of
     either model at its median time. The interval is over prompts."""
-    priced = [
+    counts = [
         Counts(
             [len(run.tokens) for run in runs],
             [times.draft * sum(step.drafted for step in run.steps) + times.target * len(run.steps) for run in runs],
         )
         for runs in (ours, theirs)
     ]
-    return ratio_of_rates(*priced, prompts_of(recordings))
+    return ratio_of_rates(*counts, prompts_of(recordings))
 
 
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
@@ -89,7 +89,7 @@ def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) 
     return [token % vocabulary for token in ids] * (1 + length // len(ids))
 
 
-def drafting(
+def draft_times(
     drafters: Mapping[str, Drafter], tokens: Sequence[int], lengths: Sequence[int], width: int = 320, steps: int = 200
 ) -> list[dict[str, float]]:
     """Time to propose against the length of the context, states and attention rows at hand; each proposal after the
@@ -143,7 +143,7 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
 
 
 @torch.inference_mode()
-def capturing(
+def capture_times(
     model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
 ) -> list[dict[str, float]]:
     """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
@@ -189,7 +189,7 @@ def time_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return interval_of_sums(lambda x, n, y, m: (x / n) / (y / m), columns)
 
 
-def drafting_prices(
+def drafting_costs(
     model: PreTrainedModel,
     alone: Mapping[str, Drafter],
     sources: Mapping[str, Drafter],
@@ -197,26 +197,26 @@ def drafting_prices(
     new_tokens: int,
     widths: Mapping[int, float],
 ) -> tuple[float, dict[str, float]]:
-    """Price a step's own work and drafting after a prompt: what :class:`~specdec_lib.drafters.pass_prices.PassPrices` calls
-    ``step`` and ``drafting``, from medians over the steps.
+    """Measure the cost of a step's own work and of drafting after a prompt, from medians over the steps: ``step`` and ``drafting``
+    of :class:`~specdec_lib.drafters.pass_costs.PassCosts`.
 
     ``alone`` are timed by themselves, but for a draft model, which is paid by the token. What a step of one tree over
-    ``sources`` takes beyond their times is the price of merging. ``widths`` has the milliseconds of a pass by its width.
+    ``sources`` takes beyond their times is the cost of merging. ``widths`` has the milliseconds of a pass by its width.
     """
 
-    def price(drafter: Drafter | None, part: Callable[[Step], float]) -> float:
+    def cost(drafter: Drafter | None, part: Callable[[Step], float]) -> float:
         for count in (min(8, new_tokens), new_tokens):  # the first steps of a process compile
             if drafter is not None:
-                drafter.reset()  # what it learned from the answer before would be another drafter's price
+                drafter.reset()  # what it learned from the answer before would be another drafter's cost
             # No end token: all drafters decode as far.
             run = generate(model, list(prompt), drafter, max_new_tokens=count, eos_token_id=[])
         return 1e3 * float(np.median([part(step) for step in run.steps])) / widths[1]
 
-    step = price(None, lambda step: step.commit_seconds + step.host_seconds)
+    step = cost(None, lambda step: step.commit_seconds + step.host_seconds)
     timed = {name: each for name, each in {**alone, **sources}.items() if not isinstance(each, AdaptiveDraftModel)}
-    prices = {name: price(drafter, lambda step: step.draft_seconds) for name, drafter in timed.items()}
+    costs = {name: cost(drafter, lambda step: step.draft_seconds) for name, drafter in timed.items()}
     merged = {name: drafter for name, drafter in sources.items() if name in timed}
     if merged:
-        spent = price(OneTree(merged, PassPrices(widths)), lambda step: step.draft_seconds)
-        prices[MERGING] = max(0.0, spent - sum(prices[name] for name in merged))
-    return step, prices
+        spent = cost(OneTree(merged, PassCosts(widths)), lambda step: step.draft_seconds)
+        costs[MERGING] = max(0.0, spent - sum(costs[name] for name in merged))
+    return step, costs

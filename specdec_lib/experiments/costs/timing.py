@@ -1,7 +1,7 @@
-"""What passes and methods cost in seconds.
+"""How long passes and methods take in seconds.
 
-Every method and transformers' own decode in turns, and the same runs are put together from the prices of their passes. A model of
-a large model's shape with random weights gives the price of its pass: it takes as long as the trained one.
+Every method and transformers' own decode in turns, and the same runs are put together from the costs of their passes. A model of
+a large model's shape with random weights gives the cost of its pass: it takes as long as the trained one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from specdec_lib.decoding.loop import Trace
 from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
-from specdec_lib.drafters.pass_prices import PassPrices
-from specdec_lib.experiments.costs.pass_costs import step_samples, units
+from specdec_lib.drafters.pass_costs import PassCosts
+from specdec_lib.experiments.costs.pass_latency import step_samples, units
 from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, record_prompts
 from specdec_lib.experiments.runs.recordings import record_once
-from specdec_lib.experiments.statistics.intervals import median
+from specdec_lib.experiments.statistics.intervals import median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN, draft_length, method_of, states
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
@@ -39,7 +39,7 @@ from specdec_lib.models.draft_vocabulary import draft_vocabulary
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What :func:`specdec_lib.experiments.runs.results.ratio` compares in the rows of :func:`timed`: the whole call, and without the
+#: What :func:`specdec_lib.experiments.runs.results.ratio` compares in the rows of :func:`race`: the whole call, and without the
 #: prefill.
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
 #: Transformers' own ways to decode, each with ours that does the same.
@@ -49,7 +49,7 @@ PEERS = {"transformers": PLAIN, "transformers, prompt lookup": "PLD", "transform
 _WARM = 8
 
 
-def timed(
+def race(
     pair: ModelPair,
     prompts: Sequence[Prompt],
     methods: Sequence[str],
@@ -182,10 +182,10 @@ def with_ids_of(draft: PreTrainedModel, vocabulary: int) -> PreTrainedModel:
     return other
 
 
-def measured_prices(
+def measured_costs(
     widths: Mapping[int, float], rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Runs]
-) -> PassPrices:
-    """What a step costs here, in the one-token passes of plain decoding, from prices of widths, rows of :func:`timed`, and
+) -> PassCosts:
+    """What a step costs here, in the one-token passes of plain decoding, from costs of widths, rows of :func:`race`, and
     replays.
 
     The loop's own work is that of plain decoding. A proposal costs the median of its times, by the step or by the drafted token
@@ -206,8 +206,8 @@ def measured_prices(
         ]
         return statistics.median(spent) / one if spent else 0.0
 
-    by_token = [name for name in runs if name in METHODS and METHODS[name].price == "token"]
-    return PassPrices(
+    by_token = [name for name in runs if name in METHODS and METHODS[name].cost_per == "token"]
+    return PassCosts(
         widths,
         step=loop,
         drafted_token=proposal(by_token),
@@ -216,22 +216,22 @@ def measured_prices(
     )
 
 
-def at_prices(runs: pd.DataFrame, prices: PassPrices) -> pd.DataFrame:
-    r"""A results table with a column ``price``: what the steps cost, prefill left out, in passes over one token.
+def with_cost_at(runs: pd.DataFrame, costs: PassCosts) -> pd.DataFrame:
+    r"""A results table with a column ``cost``: what the steps cost, prefill left out, in passes over one token.
 
-    :math:`\sum_s r(w_s) + h + d_s`: the price of the pass by its width, the loop's own work, and the proposal. A variant
-    ``"name, variant"`` drafts at the price of its method.
+    :math:`\sum_s r(w_s) + h + d_s`: the cost of the pass by its width, the loop's own work, and the proposal. A variant
+    ``"name, variant"`` drafts at the cost of its method.
     """
 
-    from specdec_lib.experiments.runs.results import priced  # pandas, which the machine of `make gpu` may lack
+    from specdec_lib.experiments.runs.results import with_cost  # pandas, which the machine of `make gpu` may lack
 
     def around(name: str) -> dict[str, float]:
         method = method_of(name)
-        if method is not None and method.price == "token":
-            return {"passes": prices.step, "drafted": prices.drafted_token}
-        return {"passes": prices.step_of(*([method.name] if method else []))}
+        if method is not None and method.cost_per == "token":
+            return {"passes": costs.step, "drafted": costs.drafted_token}
+        return {"passes": costs.step_of(*([method.name] if method else []))}
 
-    return priced(runs, prices.widths, around)
+    return with_cost(runs, costs.widths, around)
 
 
 #: Layers of a model that stands for a deeper one of the same shape.
@@ -307,7 +307,7 @@ def pass_ms(
     shape = shape_of(name)
     model = random_model(shape, min(few, shape.layers), dtype, device)
     spent = step_samples(model, context, runtime, widths, repeats)
-    times = {width: median(own).value for width, own in spent.items()}
+    times = {width: median_interval(own).value for width, own in spent.items()}
     if shape.layers <= few:
         return times
     output = _output_ms(model, widths, repeats)
@@ -326,4 +326,6 @@ def _output_ms(model: LlamaForCausalLM, widths: Sequence[int], repeats: int) -> 
             linear(states[:width], weight)
             own.append((began, clock.mark()))
     clock.settle()
-    return {width: median([1e3 * clock.seconds(*pair) for pair in own[3:]]).value for width, own in marks.items()}
+    return {
+        width: median_interval([1e3 * clock.seconds(*pair) for pair in own[3:]]).value for width, own in marks.items()
+    }

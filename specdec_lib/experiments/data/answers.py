@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specdec_lib.experiments.data.chat_logs import BOOKKEEPING, Chat, chat_of
 from specdec_lib.files import named
-from specdec_lib.records import opened
+from specdec_lib.records import open_unpacked
 
 #: Bad lines that an error names; the rest are counted.
 _NAMED = 8
@@ -43,7 +43,7 @@ def read_answers(
     """
     reader = _Reader(tokenizer, Counter() if left_out is None else left_out)
     answers, bad = [], []
-    with opened(named(path)) as stream:
+    with open_unpacked(named(path)) as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue

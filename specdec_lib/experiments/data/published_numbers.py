@@ -17,7 +17,7 @@ _COLUMNS = ("id", "where", "setting", "method", "quantity", "value", "spread", "
 PAPERS = {"REST": "rest", "DReSD": "dresd", "PLD+": "pld_plus", "SpecDec++": "specdec_pp"}
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _NUMBER = r"-?\d+(\.\d+)?"
-_PRICE_COLUMNS = ("source", "device", "model", "width", "relative_price", "where")
+_COST_COLUMNS = ("source", "device", "model", "width", "relative_cost", "where")
 
 
 class ClaimError(ValueError):
@@ -101,42 +101,42 @@ def published_text(expression: str, rows: Mapping[str, Mapping[str, str]]) -> st
     return rows[words.strip()]["value"]
 
 
-class Priced(NamedTuple):
-    """Whose passes a price curve is of: who published it, the device and the model."""
+class CostSource(NamedTuple):
+    """Whose passes a cost curve is of: who published it, the device and the model."""
 
     source: str
     device: str
     model: str
 
 
-def pass_prices(folder: str | Path | None = None) -> dict[Priced, dict[int, float]]:
-    """Published prices of passes for each source, device and model.
+def pass_costs(folder: str | Path | None = None) -> dict[CostSource, dict[int, float]]:
+    """Published costs of passes for each source, device and model.
 
     By tokens in the pass: its time as a multiple of a pass over one token, 1 for one token among them.
     """
-    path, rows = _rows("pass_prices", folder, _PRICE_COLUMNS)
-    curves: dict[Priced, dict[int, float]] = {}
+    path, rows = _rows("pass_costs", folder, _COST_COLUMNS)
+    curves: dict[CostSource, dict[int, float]] = {}
     for line, row in enumerate(rows, start=2):
-        curve = curves.setdefault(Priced(row["source"], row["device"], row["model"]), {1: 1.0})
-        width, price = row["width"], row["relative_price"]
+        curve = curves.setdefault(CostSource(row["source"], row["device"], row["model"]), {1: 1.0})
+        width, cost = row["width"], row["relative_cost"]
         if not re.fullmatch(r"\d+", width) or int(width) < 2 or int(width) in curve:
             raise ClaimError(f"{path}, line {line}: width {width!r}; expected a whole number above 1, once a curve")
-        if not re.fullmatch(r"\d+(\.\d+)?", price) or not float(price):
-            raise ClaimError(f"{path}, line {line}: relative_price {price!r}; expected a number above 0")
-        curve[int(width)] = float(price)
+        if not re.fullmatch(r"\d+(\.\d+)?", cost) or not float(cost):
+            raise ClaimError(f"{path}, line {line}: relative_cost {cost!r}; expected a number above 0")
+        curve[int(width)] = float(cost)
     return curves
 
 
-#: The card whose prices stand for "a GPU" wherever the book prices steps for one.
-GPU = Priced("Spec-Bench", "A100 80GB", "Vicuna 7B v1.3")
+#: The card whose costs stand for "a GPU" wherever the book has the cost of steps on one.
+GPU = CostSource("Spec-Bench", "A100 80GB", "Vicuna 7B v1.3")
 
 
-def gpu_prices() -> dict[int, float]:
-    """The price curve of :data:`GPU`, by :func:`pass_prices`; drafting without a model is in it."""
-    return pass_prices()[GPU]
+def gpu_pass_costs() -> dict[int, float]:
+    """The cost curve of :data:`GPU`, by :func:`pass_costs`; drafting without a model is in it."""
+    return pass_costs()[GPU]
 
 
-def published_draft_price() -> float:
+def published_draft_cost() -> float:
     """Time of a draft model's pass over that of the target's pass over one token: SpecDec++, section 4.2."""
     rows = published("specdec_pp")
     return float(rows["specdec-pp-t-draft"]["value"]) / float(rows["specdec-pp-t-target-alone"]["value"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec_lib.decoding.checks import whole
+from specdec_lib.decoding.checks import whole_number
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_sets.files import MissingData, Root
@@ -48,7 +48,7 @@ def load_task(
     if not isinstance(name, str):
         raise ValueError(f"name is {name!r}; expected the name of a task, such as 'humaneval'")
     if limit is not None:
-        whole("limit", limit, meaning="0 or more, or None for no limit")
+        whole_number("limit", limit, meaning="0 or more, or None for no limit")
     base, _, subset = name.partition("/")
     if base not in DATASETS:
         return _load_own(name, limit, options)
@@ -65,7 +65,7 @@ def load_task(
     _check_options(name, options, ["seed", *dataset.options])
     seed = options.pop("seed", None)
     if seed is not None:
-        whole("seed", seed, meaning="0 or more, or None for the order of the file")
+        whole_number("seed", seed, meaning="0 or more, or None for the order of the file")
     task = f"{base}/{options['subset']}" if options.get("subset") else base
     found = iter(dataset.read(Root(task, root), **options))
     if seed is None:

@@ -15,7 +15,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from specdec_lib import paths
-from specdec_lib.files import read_json, replacing, sha256, unpacked, write_atomic
+from specdec_lib.files import read_json, replacing, sha256, unpack_gzip, write_atomic
 from specdec_lib.models.fingerprint import fingerprint
 
 #: Widths at which committed rows count passes, in columns such as ``w8``.
@@ -42,7 +42,7 @@ TASKS = INPUT_GUIDED | SPEC_BENCH | {"humaneval": "code completion"}
 
 def _parts(counts: np.ndarray) -> np.ndarray:
     """Passes by width, counted at :data:`WIDTHS`: each width is the weighted mean of its two neighbours there, above the
-    last of the last two, so that every price that is linear between these widths is exact."""
+    last of the last two, so that every cost that is linear between these widths is exact."""
     widths = np.arange(1, len(counts))
     high = np.clip(np.searchsorted(WIDTHS, widths), 1, len(WIDTHS) - 1)
     known = np.asarray(WIDTHS, float)
@@ -68,7 +68,7 @@ def committed(
         raise ValueError(f"{origin} is missing or damaged, or of other rows than {packed.name}: make both again")
     if any(about.get(part) != fingerprint(model) for part, model in models.items()):
         return None
-    rows = pd.read_csv(io.BytesIO(unpacked(packed))).rename(columns={"nodes": "drafted"})
+    rows = pd.read_csv(io.BytesIO(unpack_gzip(packed))).rename(columns={"nodes": "drafted"})
     columns = [f"w{width}" for width in WIDTHS]
     widths = np.zeros((len(rows), WIDTHS[-1] + 1))
     widths[:, WIDTHS] = rows[columns]

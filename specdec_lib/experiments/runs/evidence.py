@@ -70,7 +70,7 @@ def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
     path = (folder or FOLDER) / f"{name}.csv.gz"
     remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
     try:
-        head, _, rows = files.unpacked(path).decode().partition("\n")
+        head, _, rows = files.unpack_gzip(path).decode().partition("\n")
         if not head.startswith("# {"):
             raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
         about = json.loads(head[2:])
@@ -134,7 +134,7 @@ def _unpacked(text: str) -> np.ndarray:
     return counts
 
 
-def differing(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
+def differences(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
     """What two frames of the same outputs differ in, one sentence per row."""
     one, other = (frame.set_index(list(key)) for frame in (kept, made))
     told = [f"{where} has no row" for where in one.index.difference(other.index)]
@@ -285,13 +285,13 @@ class Evidence:
         for i, prompt in enumerate(drawn):
             if i and time.perf_counter() - began > SECONDS:
                 break
-            with decoded_into(self.decoded.name):
+            with recordings_in(self.decoded.name):
                 made = make([prompt])
             kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
             kept, made = (rows[~rows.method.isin(unchecked | others)] for rows in (kept, made))
             outcome.again += 1
             outcome.made += len(made)
-            if told := differing(kept, made, **compared):
+            if told := differences(kept, made, **compared):
                 if not self._rounding_explains(make, prompt, made, compared):
                     raise EvidenceError(
                         f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
@@ -306,11 +306,11 @@ class Evidence:
         """Whether weights that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
             with (
-                rounded_otherwise(self.models.values(), draw),
+                perturbed_weights(self.models.values(), draw),
                 tempfile.TemporaryDirectory() as empty,
-                decoded_into(empty),
+                recordings_in(empty),
             ):
-                if differing(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+                if differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
                     return True
         return False
 
@@ -366,7 +366,7 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 @contextmanager
-def decoded_into(folder: str) -> Iterator[None]:
+def recordings_in(folder: str) -> Iterator[None]:
     """Let recorded tokens be read from this folder alone, and keep there what is decoded meanwhile."""
     before = os.environ.get(recordings.FRESH)
     os.environ[recordings.FRESH] = folder
@@ -380,7 +380,7 @@ def decoded_into(folder: str) -> Iterator[None]:
 
 @contextmanager
 @torch.no_grad()
-def rounded_otherwise(models: Iterable[PreTrainedModel], seed: int) -> Iterator[None]:
+def perturbed_weights(models: Iterable[PreTrainedModel], seed: int) -> Iterator[None]:
     """Change each weight by about as much as float32 rounds, and put the weights back."""
     weights = [parameter.data for model in models for parameter in model.parameters()]
     before = [weight.clone() for weight in weights]

@@ -23,11 +23,11 @@ def answers(part: str, temperature: float = 0) -> pd.DataFrame:
     return next(rows[names == part] for names in (rows["set"], rows.task, named) if (names == part).any())
 
 
-def with_cost(rows: pd.DataFrame, passes: Mapping[int, float], draft_pass: float) -> pd.DataFrame:
-    """Rows with what their passes cost (``price``), and each token of a draft model a pass of its own, ``draft_pass``."""
-    rows = results.priced(rows, passes)
+def with_draft_model_cost(rows: pd.DataFrame, passes: Mapping[int, float], draft_pass: float) -> pd.DataFrame:
+    """Rows with what their passes cost (``cost``), and each token of a draft model a pass of its own, ``draft_pass``."""
+    rows = results.with_cost(rows, passes)
     drafted_by_model = rows.drafted.where(rows.method.isin(["SpecDec", "SpecDec++"]), 0)
-    return rows.assign(price=rows.price + draft_pass * drafted_by_model)
+    return rows.assign(cost=rows.cost + draft_pass * drafted_by_model)
 
 
 def least_lead(rows: pd.DataFrame, ours: str, rivals: Sequence[str] = TUNING_FREE) -> Interval:

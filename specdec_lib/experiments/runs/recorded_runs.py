@@ -28,7 +28,7 @@ from specdec_lib.drafters import DraftModel
 from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.runs.all_cores import on_all_cores
 from specdec_lib.experiments.runs.metrics import ends_in_loop
-from specdec_lib.models.loading import load_model, load_tokenizer, placed
+from specdec_lib.models.loading import load_model, load_tokenizer, model_location
 
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
@@ -54,7 +54,7 @@ def load_pair(
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        placed(draft)  # one that is not there is told before the target is looked at
+        model_location(draft)  # one that is not there is told before the target is looked at
         known, other = load_tokenizer(target), load_tokenizer(draft)
         if known.get_vocab() != other.get_vocab():
             raise ValueError(

@@ -88,7 +88,7 @@ def record_once(
 
         def answer(ids: list[int]) -> Trace:
             key = key_of(weights, sampling, ids)
-            found = kept(key)
+            found = lookup(key)
             known = None if found is None else found.cut(max_new_tokens)
             if known is None:
                 trace = record(model, ids, sampling, max_new_tokens)
@@ -171,7 +171,7 @@ def fresh_folder() -> Iterator[Path]:
             move_in(fresh, cache, [path.name for path in fresh.glob("*.json")])
 
 
-def kept(key: str) -> Answer | None:
+def lookup(key: str) -> Answer | None:
     """The answer that is kept under a key (:func:`key_of`), by this run, an earlier one or the repository."""
     path = folder() / f"{key}.json"
     if path.is_file():

@@ -1,9 +1,9 @@
-"""One row for each output and method: what a chapter measured, and rates, ratios and prices of it with 95 % intervals over prompts.
+"""One row for each output and method: what a chapter measured, and rates, ratios and costs of it with 95 % intervals over prompts.
 
 runs = table(recordings, replay_each(recordings, drafters))     # a frame, one row for each
 rate(runs, by=["task", "method"])                               # tokens per pass
 ratio(runs, "PLD+ (h), 10", "PLD, partial drafts", by="task")   # paired on outputs
-ratio(priced(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
+ratio(with_cost(runs, curve), "PLD+ (h)", "PLD", value=SPEED)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 
 from specdec_lib.decoding.results import Generation
-from specdec_lib.drafters.pass_prices import PassPrices
+from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.runs.recorded_runs import Recording
 from specdec_lib.experiments.statistics.intervals import Interval, interval_of_sums
 
 #: What tells one output from another.
 OUTPUT = ["task", "prompt", "turn", "seed"]
 #: Rates, as the columns whose sums they are the ratio of.
-PER_PASS, SPEED, ACCEPTANCE = ("tokens", "passes"), ("tokens", "price"), ("accepted", "depth")
+PER_PASS, SPEED, ACCEPTANCE = ("tokens", "passes"), ("tokens", "cost"), ("accepted", "depth")
 #: The group of everything, in the tables that :func:`rate` and :func:`ratio` give.
 ALL = "all"
 
@@ -93,23 +93,23 @@ def kept_by_depth(runs: pd.DataFrame, depths: int) -> list[Interval]:
     ]
 
 
-def priced(
+def with_cost(
     runs: pd.DataFrame, curve: Mapping[int, float], around: Callable[[str], Mapping[str, float]] = lambda method: {}
 ) -> pd.DataFrame:
-    r"""With a column ``price``: what the steps cost in passes over one token, the prefill left out.
+    r"""With a column ``cost``: what the steps cost in passes over one token, the prefill left out.
 
     :math:`\sum_w n_w r(w) + \sum_u n_u c_u`: the passes by their widths, and what else a method needs. ``curve`` has r, the
-    price of a pass by its width; between two of its widths it is on the line between theirs, above the largest it goes on
-    along the last line. ``around`` gives for a method the price c of each unit, a column of ``runs``: ``passes`` for what each
+    cost of a pass by its width; between two of its widths it is on the line between theirs, above the largest it goes on
+    along the last line. ``around`` gives for a method the cost c of each unit, a column of ``runs``: ``passes`` for what each
     step costs, ``drafted`` for a drafted token, ``levels`` for a pass of a drafting network; what it leaves out is free.
     """
-    by_width = PassPrices(curve).curve(max(map(len, runs.widths), default=1))
-    price = np.array([float(counts[1:] @ by_width[: len(counts) - 1]) for counts in runs.widths])
+    by_width = PassCosts(curve).curve(max(map(len, runs.widths), default=1))
+    cost = np.array([float(counts[1:] @ by_width[: len(counts) - 1]) for counts in runs.widths])
     for method in runs.method.unique():
         own = (runs.method == method).to_numpy()
-        for unit, cost in around(method).items():
-            price[own] += cost * runs.loc[own, unit]
-    return runs.assign(price=price)
+        for unit, each in around(method).items():
+            cost[own] += each * runs.loc[own, unit]
+    return runs.assign(cost=cost)
 
 
 def rate(

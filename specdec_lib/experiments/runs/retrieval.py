@@ -45,7 +45,7 @@ def match_lengths(recordings: Sequence[Recording], drafter: Rest) -> Counter[int
     return Counter(match.length for match in counting.matches)
 
 
-class Remembered:
+class CachedNeighbours:
     """A dense index that has looked up every state of some recordings at once, to replay many drafters on them.
 
     The neighbours of a state do not depend on how many drafts are made of them, or how long. Of the recordings the target's
@@ -71,17 +71,17 @@ class Remembered:
         return tuple(np.stack(parts)[:, :k] for parts in zip(*found, strict=True))
 
 
-_lookups: dict[tuple[str, int, tuple[int, ...]], tuple[Remembered, Sequence[Recording]]] = {}
+_lookups: dict[tuple[str, int, tuple[int, ...]], tuple[CachedNeighbours, Sequence[Recording]]] = {}
 #: Look-ups kept at most; one of a few hundred outputs takes some tens of megabytes.
 LOOKUPS = 16
 
 
-def remembered(index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50) -> Remembered:
-    """A :class:`Remembered` index, made once for the same index and recordings as long as it is among the last
+def cached_neighbours(index: DenseIndex, recordings: Sequence[Recording], neighbours: int = 50) -> CachedNeighbours:
+    """A :class:`CachedNeighbours` index, made once for the same index and recordings as long as it is among the last
     :data:`LOOKUPS` that were asked for."""
     key = (str(index.path), neighbours, tuple(map(id, recordings)))
     # The recordings are kept along with what was found for them: their ids belong to no others meanwhile.
-    made = _lookups.pop(key, None) or (Remembered(index, recordings, neighbours), list(recordings))
+    made = _lookups.pop(key, None) or (CachedNeighbours(index, recordings, neighbours), list(recordings))
     _lookups[key] = made
     while len(_lookups) > LOOKUPS:
         _lookups.pop(next(iter(_lookups)))

@@ -17,7 +17,7 @@ from specdec_lib.experiments.runs import recorded_runs, results
 from specdec_lib.experiments.runs.recordings import record_once
 
 
-def replayed(
+def replayed_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
@@ -31,7 +31,7 @@ def replayed(
     return results.table(recordings, recorded_runs.all_runs(model, recordings, drafters, {}))
 
 
-def decoded(
+def decoded_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
@@ -59,7 +59,7 @@ def decoded(
             if recorded_runs.can_be_replayed(recordings, drafters[name]):
                 again = recorded_runs.replay_all(recordings, drafters[name])
                 steps = [
-                    None if verdict else comparison.apart([run], [replayed])[1]
+                    None if verdict else comparison.replay_differences([run], [replayed])[1]
                     for verdict, run, replayed in zip(verdicts, runs, again, strict=True)
                 ]
             frames.append(

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from specdec_lib.experiments.statistics.intervals import Interval, drawn_prompts, ends_of
+from specdec_lib.experiments.statistics.intervals import Interval, bootstrap_counts, interval_ends
 
 
 def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -19,28 +19,30 @@ def _checked(predicted: np.ndarray, outcome: np.ndarray) -> tuple[np.ndarray, np
     return predicted, outcome
 
 
-def ranking_accuracy(predicted: np.ndarray, outcome: np.ndarray) -> float:
-    """Area under the ROC curve: how often an accepted token is predicted higher than a refused one, ties by half; NaN
+def roc_auc(predicted: np.ndarray, outcome: np.ndarray) -> float:
+    """Area under the ROC curve: how often an accepted token is predicted higher than a rejected one, ties by half; NaN
     where all outcomes are alike.
 
-    An outcome that is a probability counts as accepted and refused in these shares.
+    An outcome that is a probability counts as accepted and rejected in these shares.
     """
     predicted, outcome = _checked(predicted, outcome)
     _, place = np.unique(predicted, return_inverse=True)
     return _area(place, outcome, 1 - outcome)
 
 
-def _area(place: np.ndarray, accepted: np.ndarray, refused: np.ndarray) -> float:
+def _area(place: np.ndarray, accepted: np.ndarray, rejected: np.ndarray) -> float:
     """Area under the ROC curve of tokens whose predictions have these ranks."""
-    accepted, refused = np.bincount(place, accepted), np.bincount(place, refused)
-    if not accepted.sum() or not refused.sum():
+    accepted, rejected = np.bincount(place, accepted), np.bincount(place, rejected)
+    if not accepted.sum() or not rejected.sum():
         return float("nan")
-    below = np.cumsum(refused) - refused
-    return float((accepted * (below + refused / 2)).sum() / (accepted.sum() * refused.sum()))
+    below = np.cumsum(rejected) - rejected
+    return float((accepted * (below + rejected / 2)).sum() / (accepted.sum() * rejected.sum()))
 
 
-def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
-    """Difference of the :func:`ranking_accuracy` of two predictions of the same tokens, with its interval over their
+def roc_auc_difference(
+    ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prompts: Sequence[Hashable]
+) -> Interval:
+    """Difference of the :func:`roc_auc` of two predictions of the same tokens, with its interval over their
     ``prompts``."""
     _checked(ours, outcome)
     _checked(theirs, outcome)
@@ -52,5 +54,5 @@ def ranking_lead(ours: np.ndarray, theirs: np.ndarray, outcome: np.ndarray, prom
         first, second = (_area(place, outcome * weights, (1 - outcome) * weights) for place in places)
         return first - second
 
-    drawn = np.array([lead(row[own].astype(float)) for row in drawn_prompts(len(number))])
-    return Interval(lead(np.ones(len(own))), *ends_of(drawn, len(number)), len(number))
+    drawn = np.array([lead(row[own].astype(float)) for row in bootstrap_counts(len(number))])
+    return Interval(lead(np.ones(len(own))), *interval_ends(drawn, len(number)), len(number))

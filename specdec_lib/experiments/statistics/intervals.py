@@ -66,16 +66,16 @@ def pooled_rate(counts: Counts, prompts: Sequence[Hashable] | None = None) -> In
     return interval_of_sums(lambda a, b: a / b, counts, prompts)
 
 
-def mean(values: Sequence[float], prompts: Sequence[Hashable] | None = None) -> Interval:
+def mean_interval(values: Sequence[float], prompts: Sequence[Hashable] | None = None) -> Interval:
     """Mean over runs; ``prompts`` is as for :func:`pooled_rate`."""
     return pooled_rate(_each_once(values), prompts)
 
 
-def median(values: Sequence[float]) -> Interval:
+def median_interval(values: Sequence[float]) -> Interval:
     """Median of repeats of one measurement, with the percentiles of the medians of bootstrap samples of the repeats."""
     repeats = np.asarray(values, float)
     places = np.random.default_rng(SEED).integers(len(repeats), size=(SAMPLES, len(repeats)))
-    return Interval(float(np.median(repeats)), *ends_of(np.median(repeats[places], axis=1), len(repeats)))
+    return Interval(float(np.median(repeats)), *interval_ends(np.median(repeats[places], axis=1), len(repeats)))
 
 
 def ratio_of_rates(ours: Counts, theirs: Counts, prompts: Sequence[Hashable] | None = None) -> Interval:
@@ -121,10 +121,10 @@ def interval_of_sums(
     # One prompt alone has no spread, whether it is the only one or the only one that counts: an answer of one token has no
     # pass to compare.
     telling = {name for name, row in zip(names, table, strict=True) if row.any()}
-    return Interval(value, *ends_of(drawn, len(telling)), len(telling))
+    return Interval(value, *interval_ends(drawn, len(telling)), len(telling))
 
 
-def ends_of(drawn: np.ndarray, count: int) -> tuple[float, float]:
+def interval_ends(drawn: np.ndarray, count: int) -> tuple[float, float]:
     """The ends of the 95 % interval, from what a number is in each bootstrap sample; NaN if one of ``count`` things was drawn.
 
     A sample of prompts without any draft, say, has no rate: it is left out.
@@ -158,21 +158,23 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
     return sums
 
 
-def drawn_prompts(count: int) -> np.ndarray:
+def bootstrap_counts(count: int) -> np.ndarray:
     """How often each of so many prompts is in each bootstrap sample: shape (samples, count). The draw is always the same."""
     return _drawn(count, SAMPLES)[0]
 
 
 @lru_cache(maxsize=16)
 def _drawn(count: int, samples: int) -> tuple[np.ndarray, Mapping[str, Any]]:
-    """What :func:`drawn_prompts` gives, and the state of the generator after it."""
+    """What :func:`bootstrap_counts` gives, and the state of the generator after it."""
     generator = np.random.default_rng(SEED)
     times = generator.multinomial(count, np.full(count, 1 / count), size=samples)
     times.flags.writeable = False
     return times, generator.bit_generator.state
 
 
-def resampled(statistic: Callable[..., float], counts: Sequence[int] | int, samples: int = SAMPLES // 4) -> Interval:
+def bootstrap_interval(
+    statistic: Callable[..., float], counts: Sequence[int] | int, samples: int = SAMPLES // 4
+) -> Interval:
     """A statistic that is no ratio of sums, and its 95 % interval over bootstrap samples of the runs.
 
     ``statistic`` takes the indices of the drawn runs, one int array for each group of ``counts`` runs; groups are drawn each
@@ -184,4 +186,4 @@ def resampled(statistic: Callable[..., float], counts: Sequence[int] | int, samp
         return Interval(value, math.nan, math.nan)
     generator = np.random.default_rng(SEED)
     drawn = np.array([statistic(*(generator.integers(n, size=n) for n in sizes)) for _ in range(samples)], float)
-    return Interval(value, *ends_of(drawn, min(sizes)))
+    return Interval(value, *interval_ends(drawn, min(sizes)))

@@ -31,17 +31,17 @@ from specdec_lib.report import numbers, plots
 from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.build import sources
 from specdec_lib.report.claims import pictures, rules
-from specdec_lib.report.display import choices, mechanisms, method_pictures, worked_example
+from specdec_lib.report.display import mechanisms, method_picker, method_pictures, worked_example
 
 
-def judged() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
+def current_claims() -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
     """The published numbers, with those of verdicts as chapter ``claims``, and the judged claims."""
     read = [paths.CLAIMS, *numbers.table_files().values()]
-    return _judged(tuple((path, path.stat().st_mtime_ns) for path in read))
+    return _current_claims(tuple((path, path.stat().st_mtime_ns) for path in read))
 
 
 @lru_cache(maxsize=1)
-def _judged(read: tuple[tuple[Path, int], ...]) -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
+def _current_claims(read: tuple[tuple[Path, int], ...]) -> tuple[dict[str, dict[str, numbers.Number]], pd.DataFrame]:
     """``read`` names the files and when they were written: dozens of roles ask, and a change is seen."""
     tables = numbers.tables()
     frame = rules.judge(rules.load_claims(), tables)
@@ -72,7 +72,7 @@ class Num(SphinxRole):
         alone = key.endswith(".value")
         try:
             key = key.removesuffix(".value")
-            number = numbers.look_up(key, judged()[0])
+            number = numbers.look_up(key, current_claims()[0])
             shown = format(number._replace(low=None) if alone else number, spec)
             pages = {page: Path(self.env.doc2path(page)) for page in self.env.found_docs if "notebooks/" in page}
             target = sources.address(key, self.env.docname, pages)
@@ -95,7 +95,7 @@ def method_lines() -> list[str]:
     return lines
 
 
-def parsed(directive: SphinxDirective, lines: list[str]) -> list[nodes.Node]:
+def parse_lines(directive: SphinxDirective, lines: list[str]) -> list[nodes.Node]:
     """The nodes of lines that a directive writes."""
     text = StringList(lines, source=directive.state.document.current_source)
     holder = nodes.Element()
@@ -112,7 +112,7 @@ class Methods(SphinxDirective):
         """Return the nodes."""
         fence = [f":::{{list-table}} {self.options.get('caption', '')}", ":header-rows: 1"]
         fence += [f":name: {self.options['name']}"] if "name" in self.options else []
-        return parsed(self, [*fence, "", *method_lines(), ":::"])
+        return parse_lines(self, [*fence, "", *method_lines(), ":::"])
 
 
 class MethodPicture(SphinxDirective):
@@ -124,8 +124,8 @@ class MethodPicture(SphinxDirective):
         """Return the nodes."""
         page = Path(self.env.docname).name
         picture = f"../pictures/{page}"
-        drawn = [f":::{{figure}} {picture}.svg", f":alt: {method_pictures.described(page)}", "", *self.content, ":::"]
-        return parsed(self, [*drawn, "", "```{raw} html", f":file: {picture}.html", "```"])
+        drawn = [f":::{{figure}} {picture}.svg", f":alt: {method_pictures.description(page)}", "", *self.content, ":::"]
+        return parse_lines(self, [*drawn, "", "```{raw} html", f":file: {picture}.html", "```"])
 
 
 class Opening(SphinxDirective):
@@ -182,10 +182,10 @@ def _draw_pictures(app: Sphinx) -> None:
     """Draw the figures that are no chapter's: methods, the worked example, and what reproduces."""
     folder = Path(app.srcdir) / "pictures"
     if folder.is_dir():
-        tables, frame = judged()
+        tables, frame = current_claims()
         plots.use_style()
         draw_methods(folder)
-        files.write_atomic(folder / "which-method.html", choices.figure())
+        files.write_atomic(folder / "which-method.html", method_picker.figure())
         worked = worked_example.figure(
             worked_example.load(), *(tables["01"][key] for key in ("wide_ratio", "cost_ratio"))
         )

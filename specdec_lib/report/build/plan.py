@@ -127,7 +127,7 @@ def make_plan(only: Sequence[str] = (), overrides: Sequence[str] = (), notebooks
     for path in chosen:
         declared = params.declared_parameters(path)
         given: dict[str, Any] = {}
-        asked = texts.get(path.stem, {})
+        asked = {params.current_name(name, declared): text for name, text in texts.get(path.stem, {}).items()}
         for name, text in asked.items():
             if name not in declared:
                 raise UsageError(params.unknown_message(name, declared, path.stem))
@@ -151,7 +151,7 @@ def _absolute(model: str) -> str:
         return model
     path = files.named(model)
     place = os.path.abspath(path) if path.exists() else model
-    loading.placed(place)  # a path that is not there is refused before anything is run
+    loading.model_location(place)  # a path that is not there is refused before anything is run
     return place
 
 

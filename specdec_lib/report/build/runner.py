@@ -68,7 +68,9 @@ def run(
     )
     surroundings = plan.surroundings()
     for job in planned:
-        if (found := output / "files" / job.name).is_dir() and (own := files.foreign(found, DOWNLOADS, marked=False)):
+        if (found := output / "files" / job.name).is_dir() and (
+            own := files.foreign_entry(found, DOWNLOADS, marked=False)
+        ):
             raise params.UsageError(
                 f"nothing was run: {found} would be replaced, and no notebook wrote {own}; move it away"
             )

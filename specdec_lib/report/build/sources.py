@@ -82,7 +82,7 @@ def node(text: str, key: str, value: Number, target: str) -> number:
     about = [key]
     if value.prompts:
         about.append("1 prompt" if value.prompts == 1 else f"{value.prompts} prompts")
-    if value.timed:
+    if value.measured:
         about.append("time, of the published machine")
     elif value.low is not None:
         about.append("95 % interval")

@@ -38,18 +38,18 @@ _PANELS = (
 )
 
 
-def _panel(headline: str, price: str) -> str:
-    return _PANELS[2 if price == "counts" else 0 if headline.startswith("Speed-up") else 1]
+def _panel(headline: str, cost: str) -> str:
+    return _PANELS[2 if cost == "counts" else 0 if headline.startswith("Speed-up") else 1]
 
 
 def reproduces(shown: pd.DataFrame) -> Figure:
     """Draw the headlines (:func:`~specdec_lib.report.claims.rules.headlines`) that have a number: published ranges grey, ours
     with 95 % intervals, and after each name the verdict on the direction. Narrow enough for a phone."""
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
-    shown = shown.assign(panel=[_panel(*row) for row in zip(shown.headline, shown.price, strict=True)])
+    shown = shown.assign(panel=[_panel(*row) for row in zip(shown.headline, shown.cost, strict=True)])
     parts = {title: shown[shown.panel == title] for title in _PANELS if (shown.panel == title).any()}
     lines = {title: _lines(part) for title, part in parts.items()}
-    height = 0.62 * len(parts) + 0.175 * sum(lines.values()) + 0.19 * shown.price.nunique()
+    height = 0.62 * len(parts) + 0.175 * sum(lines.values()) + 0.19 * shown.cost.nunique()
     figure, axes = plots.new(4.4, height, rows=len(parts), squeeze=False, height_ratios=list(lines.values()))
     for ax, (title, part) in zip(axes.flat, parts.items(), strict=True):
         # Marks have the left two thirds, their numbers the rest.
@@ -63,11 +63,9 @@ def reproduces(shown: pd.DataFrame) -> Figure:
         ax.grid(axis="y", visible=False)
         ax.patch.set_alpha(0)
     axes.flat[-1].set_xlabel("← worse    ratio    better →", color=_INK, fontsize=9, loc="left")
-    by_price = {
-        label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    by_cost = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     below = {"loc": "outside lower center", "ncols": 1, "fontsize": 8.5, "labelcolor": _INK}
-    figure.legend(list(by_price.values()), list(by_price), **below)
+    figure.legend(list(by_cost.values()), list(by_cost), **below)
     figure.patch.set_alpha(0)
     return figure
 
@@ -92,10 +90,16 @@ def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
         if row.published:
             low, high = row.published
             ax.fill_betweenx([y - 0.5, y + 0.5], low / 1.01, high * 1.01, color="#9a9a9a", alpha=0.5, linewidth=0)
-        color, marker = _LOOKS[row.price]
+        color, marker = _LOOKS[row.cost]
         low, high = rules.bounds(row.ours)
         spread = [[row.ours.value - low], [high - row.ours.value]]
-        look = {"color": color, "marker": marker, "linewidth": 0, "elinewidth": 1.8, "label": rules.PRICES[row.price]}
+        look = {
+            "color": color,
+            "marker": marker,
+            "linewidth": 0,
+            "elinewidth": 1.8,
+            "label": rules.PASS_COSTS[row.cost],
+        }
         ax.errorbar(row.ours.value, y, xerr=spread, **look)
         ax.text(1, y, f"{row.ours:.2f}", ha="right", **words)
 

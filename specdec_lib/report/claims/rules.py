@@ -31,7 +31,7 @@ HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold her
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
 #: The cost of a pass behind a headline's number.
-PRICES = {
+PASS_COSTS = {
     "here": "this machine",
     "gpu": "published GPU cost",
     "rest": "REST's own cost, store of this book",
@@ -162,7 +162,7 @@ def parse_condition(text: Any, row: str) -> Condition:
     return Condition(text, left, found[4], right)
 
 
-def together(truths: Sequence[Truth], how: str) -> Truth:
+def combine(truths: Sequence[Truth], how: str) -> Truth:
     """Whether ``all`` or ``any`` are true: one decides (a false one of all, a true one of any), else what is unknown, else
     what is open."""
     deciding, other = (Truth.TRUE, Truth.FALSE) if how == "any" else (Truth.FALSE, Truth.TRUE)
@@ -170,8 +170,8 @@ def together(truths: Sequence[Truth], how: str) -> Truth:
 
 
 class Headline(NamedTuple):
-    """A row of the figure "What reproduces": its label, the published range as an expression, and keys with what priced
-    them (:data:`PRICES`)."""
+    """A row of the figure "What reproduces": its label, the published range as an expression, and keys with the cost of a pass
+    behind them (:data:`PASS_COSTS`)."""
 
     label: str
     published: str
@@ -196,7 +196,7 @@ class Claim:
     headline: tuple[Headline, ...] = ()
     measured: str = ""
     threshold: str = ""
-    exact: str = ""
+    no_interval_because: str = ""
     why: str = ""
     note: str = ""
 
@@ -285,10 +285,12 @@ def _published(raw: Any, row: str) -> dict[str, str]:
 
 
 def _headline(raw: Any, row: str) -> Headline:
-    ours = {key: price for key, price in raw.items() if key not in ("label", "published")}
-    odd = [key for key, price in ours.items() if not re.fullmatch(_KEY, key) or price not in PRICES]
+    ours = {key: cost for key, cost in raw.items() if key not in ("label", "published")}
+    odd = [key for key, cost in ours.items() if not re.fullmatch(_KEY, key) or cost not in PASS_COSTS]
     if not raw.get("label") or not ours or odd:
-        raise ClaimError(f"{row}: headline {raw!r}; expected a label, and keys priced by {', '.join(PRICES)}")
+        raise ClaimError(
+            f"{row}: headline {raw!r}; expected a label, and keys, each with one of {', '.join(PASS_COSTS)}"
+        )
     return Headline(raw["label"], raw.get("published", ""), ours)
 
 
@@ -313,7 +315,7 @@ def verdict(claim: Claim, tables: Tables) -> str:
     """
     if claim.untestable:
         return UNTESTABLE
-    truths = {condition: condition.truth(tables, bool(claim.exact)) for condition in claim.conditions}
+    truths = {condition: condition.truth(tables, bool(claim.no_interval_because)) for condition in claim.conditions}
     lacking = [condition for condition, truth in truths.items() if truth is Truth.UNKNOWN]
     if any(not any((found := number(key, tables)) and found.words for key in c.keys) for c in lacking):
         return NO_NUMBER
@@ -321,8 +323,8 @@ def verdict(claim: Claim, tables: Tables) -> str:
 
 
 def _by_rule(claim: Claim, truths: Mapping[Condition, Truth]) -> str:
-    whole = together([truths[condition] for condition in claim.holds], "all")
-    part = together([truths[condition] for condition in claim.partly], claim.partly_how)
+    whole = combine([truths[condition] for condition in claim.holds], "all")
+    part = combine([truths[condition] for condition in claim.partly], claim.partly_how)
     if whole is Truth.TRUE:
         return CONSTRUCTED if claim.construction else HOLDS
     if part is Truth.TRUE:
@@ -340,7 +342,7 @@ def prompts_to_decide(claim: Claim, tables: Tables) -> int | None:
     """
     if verdict(claim, tables) != UNRESOLVED:
         return None
-    truths = {condition: condition.truth(tables, bool(claim.exact)) for condition in claim.conditions}
+    truths = {condition: condition.truth(tables, bool(claim.no_interval_because)) for condition in claim.conditions}
     needed = {c: prompts for c in claim.conditions if (prompts := c.prompts_to_decide(tables))}
     for condition in sorted(needed, key=needed.__getitem__):
         truths[condition] = condition.at_estimate(tables)
@@ -349,7 +351,7 @@ def prompts_to_decide(claim: Claim, tables: Tables) -> int | None:
     return None
 
 
-def off(value: Number | None, low: float, high: float) -> float | None:
+def size_ratio(value: Number | None, low: float, high: float) -> float | None:
     """How far off a published range is: 1 if our interval meets it, else our estimate over its nearer end; None without a
     number."""
     ends = bounds(value)
@@ -371,17 +373,18 @@ def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
 
 def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """The numbers of the page "What reproduces", a row each: ``paper``, ``headline``, ``claim`` (its id), ``published``
-    (smallest and largest, or None), ``key``, ``price``, ``ours`` (a Number, or None), ``size`` (:func:`off`), ``direction``."""
+    (smallest and largest, or None), ``key``, ``cost``, ``ours`` (a Number, or None), ``size`` (:func:`size_ratio`),
+    ``direction``."""
     rows = []
     by_paper = judged.sort_values("paper", key=lambda papers: papers.map(list(PAPERS).index), kind="stable")
     for one in by_paper.itertuples():
         for headline in one.claim.headline:
             published = published_range(headline.published, published_rows()) if headline.published else None
-            for key, price in headline.ours.items():
+            for key, cost in headline.ours.items():
                 ours = number(key, tables)
-                size = off(ours, *published) if published else None
-                rows.append((one.paper, headline.label, one.id, published, key, price, ours, size, one.verdict))
-    columns = ["paper", "headline", "claim", "published", "key", "price", "ours", "size", "direction"]
+                size = size_ratio(ours, *published) if published else None
+                rows.append((one.paper, headline.label, one.id, published, key, cost, ours, size, one.verdict))
+    columns = ["paper", "headline", "claim", "published", "key", "cost", "ours", "size", "direction"]
     return pd.DataFrame(rows, columns=columns)
 
 

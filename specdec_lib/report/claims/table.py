@@ -15,10 +15,10 @@ from specdec_lib.report.numbers import NO_INTERVAL
 ALONE = "A number that decides rests on one prompt, so it has no interval."
 
 
-def decided(claim: Claim, tables: Tables) -> list[tuple[str, str, Truth]]:
+def condition_truths(claim: Claim, tables: Tables) -> list[tuple[str, str, Truth]]:
     """Each condition with its numbers and what came of it."""
     return [
-        (c.text, ", ".join(_shown(key, tables) for key in c.keys), c.truth(tables, bool(claim.exact)))
+        (c.text, ", ".join(_shown(key, tables) for key in c.keys), c.truth(tables, bool(claim.no_interval_because)))
         for c in claim.conditions
     ]
 
@@ -36,7 +36,7 @@ def sizes(claim: Claim, tables: Tables) -> list[str]:
             )
             continue
         low, high = published_range(expression, rows)
-        off = rules.off(rules.number(key, tables), low, high)
+        off = rules.size_ratio(rules.number(key, tables), low, high)
         met = {None: "", 1: "; in our interval"}.get(off, f"; ours is {off or 0:.2f} times that")
         text = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
         lines.append(f"{key}: published {text}, ours {_shown(key, tables)}{met}")
@@ -56,7 +56,9 @@ def reason(claim: Claim, verdict: str, tables: Tables) -> str:
 def _compared(claim: Claim, tables: Tables) -> list[float]:
     """How many times as large as published our numbers are; 1 where the published number lies in our interval."""
     sized = ((key, expression) for key, expression in claim.published.items() if "/" in key)
-    found = (rules.off(rules.number(key, tables), *published_range(range_, published_rows())) for key, range_ in sized)
+    found = (
+        rules.size_ratio(rules.number(key, tables), *published_range(range_, published_rows())) for key, range_ in sized
+    )
     return sorted(off for off in found if off is not None)
 
 
@@ -116,10 +118,15 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         needed = rules.prompts_to_decide(claim, tables)
         said["To decide"] = needed and f"About {needed:,} prompts would decide this claim, if the estimate stays."
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
-        said |= {"Thresholds": claim.threshold, "No interval": claim.exact, "Note": claim.note, "How sure": SURE[sure]}
+        said |= {
+            "Thresholds": claim.threshold,
+            "No interval": claim.no_interval_because,
+            "Note": claim.note,
+            "How sure": SURE[sure],
+        }
         conditions = (
             f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}{_to_decide(condition, tables)}"
-            for condition, (text, found, truth) in zip(claim.conditions, decided(claim, tables), strict=True)
+            for condition, (text, found, truth) in zip(claim.conditions, condition_truths(claim, tables), strict=True)
         )
         listed = {"Numbers that decide": lines(conditions), "Published": lines(sizes(claim, tables))}
         rows.append(

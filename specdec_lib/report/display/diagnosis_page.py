@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from specdec_lib.experiments.diagnosis import COPIED_RUN, Diagnosis
-from specdec_lib.experiments.elsewhere import PROGRAMS
+from specdec_lib.experiments.other_engines import PROGRAMS
 from specdec_lib.report import plots
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ svg {{ max-width: 100%; height: auto }}
 </style>
 <h1>Will speculative decoding help?</h1>
 <p><strong>{advice}</strong></p>
-<p>{answers:,d} answers of {tokens:,d} tokens, tokenizer {tokenizer}, costs of passes: {prices}. Intervals are 95 % over
+<p>{answers:,d} answers of {tokens:,d} tokens, tokenizer {tokenizer}, costs of passes: {costs}. Intervals are 95 % over
 answers. The time to look a draft up is left out unless the file of costs has it as the cost of a step.</p>
 {figure}
 <table>
@@ -100,7 +100,7 @@ def page(found: Diagnosis, tokenizer: str) -> str:
         answers=len(found.each),
         tokens=found.tokens,
         tokenizer=html.escape(tokenizer),
-        prices=html.escape(found.prices),
+        costs=html.escape(found.costs),
         figure=svg[svg.index("<svg") :],
         rows="\n".join(f"<tr>{row}</tr>" for row in cells),
         switches="\n".join(switches),

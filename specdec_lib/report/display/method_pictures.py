@@ -27,7 +27,7 @@ VERIFIER = "one-verifier"
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedDraft:
     """A tree and what one verification made of it: ``parents`` (-1 for the root) and ``words`` of its nodes, the last emitted
     word ``root``, the ``path`` of accepted nodes, what the target adds (``own``), and how many drafted nodes are ``hidden``."""
 
@@ -44,24 +44,26 @@ class Verified:
         return DraftTree(range(len(self.parents)), self.parents)
 
 
-def verifier_tree() -> Verified:
+def verifier_tree() -> VerifiedDraft:
     """Three drafts of whole words in one tree after the word "the", where the target writes "mat while she"."""
     drafts = [draft.split() for draft in ("mat and slept", "mat while it", "sofa all day")]
     own = ["mat", "while", "she"]
     words = [*dict.fromkeys(word for draft in (*drafts, own) for word in draft)]
     tree = DraftTree.from_drafts([[words.index(word) for word in draft] for draft in drafts])
     path, token = exact_match(tree, lambda node, before: words.index(own[len(before)]), ())
-    return Verified(tuple(tree.parents), tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token])
+    return VerifiedDraft(
+        tuple(tree.parents), tuple(words[one] for one in tree.tokens), "the", tuple(path), words[token]
+    )
 
 
-def read(page: str) -> tuple[Verified, Stepper]:
+def read(page: str) -> tuple[VerifiedDraft, Stepper]:
     """Read the stored picture and viewer of a method page; FileNotFoundError if there are none."""
     path = FOLDER / f"{page}.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; make it with: make examples ARGS={page}")
     kept = json.loads(path.read_text(encoding="utf-8"))
     picture = {name: tuple(value) if isinstance(value, list) else value for name, value in kept["picture"].items()}
-    return Verified(**picture), Stepper(kept["stepper"], kept["static"])
+    return VerifiedDraft(**picture), Stepper(kept["stepper"], kept["static"])
 
 
 def accepted_look(color: str) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _shown(word: str) -> str:
     return word.strip(" ").replace("\n", "↵") or "␣"
 
 
-def described(page: str) -> str:
+def description(page: str) -> str:
     """What the picture of a method's page shows, in words."""
     shown, _ = read(page)
 
@@ -107,7 +109,7 @@ def _rows(parents: Sequence[int]) -> dict[int, int]:
     return row
 
 
-def _draw_tree(ax: Axes, shown: Verified, color: str) -> int:
+def _draw_tree(ax: Axes, shown: VerifiedDraft, color: str) -> int:
     """The tree from left to right, the target's own token after the last accepted node; gives the number of rows."""
     parents, words = [*shown.tree.parents, shown.path[-1]], [*shown.words, shown.own]
     row, depth, longest = _rows(parents), {-1: 0}, {0: len(shown.root)}
@@ -167,7 +169,7 @@ def verifier() -> Figure:
     return figure
 
 
-def drafted(name: str) -> Figure:
+def pass_picture(name: str) -> Figure:
     """One pass of a method, on its page."""
     shown, _ = read(APPEARANCES[name].page)
     shown = replace(shown, words=tuple(map(_shown, shown.words)), root=_shown(shown.root), own=_shown(shown.own))
@@ -184,4 +186,4 @@ def drafted(name: str) -> Figure:
 PICTURES = {VERIFIER: verifier}
 """What draws the picture of each method page, by the page's name."""
 for _name, _row in APPEARANCES.items():
-    PICTURES.setdefault(_row.page, partial(drafted, _name))
+    PICTURES.setdefault(_row.page, partial(pass_picture, _name))

@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _told(*words: str) -> str | None:
+def _first_words(*words: str) -> str | None:
     """The first words that a program prints, None where it cannot be run."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
@@ -50,9 +50,11 @@ def commit() -> str:
     """
     if paths.ROOT is None:
         return "unknown"
-    head = _told("git", "-C", str(paths.ROOT), "rev-parse", "HEAD")
+    head = _first_words("git", "-C", str(paths.ROOT), "rev-parse", "HEAD")
     if head:
-        return head + ("+changes" if _told("git", "-C", str(paths.ROOT), "status", "--porcelain", "-uno") else "")
+        return head + (
+            "+changes" if _first_words("git", "-C", str(paths.ROOT), "status", "--porcelain", "-uno") else ""
+        )
     return "unknown"
 
 
@@ -87,7 +89,7 @@ def machine() -> dict[str, str]:
     }
     if torch.cuda.is_available():
         facts["CUDA"] = str(torch.version.cuda)
-        driver = _told("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "unknown"
+        driver = _first_words("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "unknown"
         facts["driver"] = driver.splitlines()[0]
     return facts
 

@@ -32,8 +32,8 @@ class Parameters(dict[str, Any]):
 _NOT_MEASURED = ("device", "own_prompts")
 
 
-def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()) -> Parameters:
-    """Return the parameters of this run; called in the cell after the parameters. Those of ``only_timed`` change no row.
+def check_parameters(namespace: dict[str, Any], only_measured: Collection[str] = ()) -> Parameters:
+    """Return the parameters of this run; called in the cell after the parameters. Those of ``only_measured`` change no row.
 
     papermill writes the values it is given into a cell of their own behind the declarations and accepts any name and any
     type; the sources of both are read back from IPython's history. UsageError if one is unknown or of another type,
@@ -55,7 +55,7 @@ def check_parameters(namespace: dict[str, Any], only_timed: Collection[str] = ()
     found.changed = tuple(
         name
         for name, parameter in declared.items()
-        if found[name] != parameter.default and name not in (*_NOT_MEASURED, *only_timed)
+        if found[name] != parameter.default and name not in (*_NOT_MEASURED, *only_measured)
     )
     return found
 
@@ -82,7 +82,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         own = numbers.read((run.folder if run else Path()) / f"{evidence.chapter}.csv")
         known = numbers.read(numbers.COMMITTED / f"{evidence.chapter}.csv")
         rows = [{"key": key, "own": format(own[key], ".4g"), "published": format(known[key], ".4g")}
-                for key in own if key in known and not own[key].timed]  # fmt: skip
+                for key in own if key in known and not own[key].measured]  # fmt: skip
         caption = "The numbers of this run compared with the published ones, which the text quotes."
         columns = {"key": "Number", "own": "Your run", "published": "Published"}
         return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
@@ -129,7 +129,7 @@ def times_table(chapter: str) -> tables.Table | None:
     rows = [
         {"key": key, "known": format(known[key], ".3g"), "here": format(one, ".3g")}
         for key, one in here.items()
-        if one.timed and key in known
+        if one.measured and key in known
     ]
     published = json.loads((numbers.COMMITTED / "times.json").read_text(encoding="utf-8"))
     heading = "{processor}, {cores} cores, {torch threads} threads, {device}"

@@ -25,7 +25,7 @@
 
     // What was emitted and spent up to each step; place 0 is the pass over the prompt.
     function replay(run) {
-      const paid = data.prices.map(() => 0);
+      const paid = data.costs.map(() => 0);
       let done = 1;
       const states = [{ emitted: 1, tokens: run.first, paid: [...paid] }];
       for (const step of run.steps) {
@@ -39,7 +39,7 @@
 
     const prompt = choice(examples.map((example) => example.name));
     const method = choice(examples[0].runs.map((run) => run.method));
-    const price = choice(data.prices);
+    const cost = choice(data.costs);
     const slider = make("input", { type: "range", min: 0, step: 1 });
     const button = (sign, label, move) => {
       const own = make("button", { type: "button", "aria-label": label, title: label }, sign);
@@ -57,7 +57,7 @@
     const live = make("div", { class: "specdec-live", role: "group", tabindex: -1, "aria-label":
       "Step through a generation. Arrow keys left and right move by one step, Home and End to the first and the last." },
       make("div", { class: "bar" }, labelled("Prompt", prompt), labelled("Method", method),
-        labelled("Cost of a pass on", price)),
+        labelled("Cost of a pass on", cost)),
       make("div", { class: "bar steps" }, ...back, labelled("Step", slider), where, ...on),
       summary, facts,
       make("div", { class: "panels" }, make("div", {}, make("h4", {}, "Text so far"), context),
@@ -135,12 +135,12 @@
         : `${name} drafted ${count(drafted, "token")}${copied(number)}; the target accepted ${step.a.length} and ${own}.`;
       return `Step ${number} of ${states.length - 1}. ${said} ${count(tokens.length, "token")} from a pass over `
         + `${step.w}. So far ${(plain / number).toFixed(2)} tokens per pass, and ${(plain / paid[curve]).toFixed(2)} `
-        + `times as fast as plain decoding on ${data.prices[curve]}.`;
+        + `times as fast as plain decoding on ${data.costs[curve]}.`;
     };
 
     let reached = 1;
     const show = (wanted) => {
-      const { states, color } = run(), curve = Number(price.value);
+      const { states, color } = run(), curve = Number(cost.value);
       const number = Math.max(0, Math.min(states.length - 1, wanted));
       slider.max = states.length - 1;
       slider.value = number;
@@ -210,7 +210,7 @@
     const opening = () => Math.max(1, run().states.findIndex((state) => state.step && state.step.t.length));
     method.value = Math.max(0, examples[0].runs.findIndex((one) => one.method !== "plain"));
     prompt.addEventListener("change", () => show(opening()));
-    price.addEventListener("change", () => show(place()));
+    cost.addEventListener("change", () => show(place()));
     slider.addEventListener("input", () => show(place()));
     live.addEventListener("keydown", (event) => {
       const moves = { ArrowLeft: place() - 1, ArrowRight: place() + 1, Home: 0, End: Infinity };

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
-from specdec_lib.experiments.costs.pass_costs import units
-from specdec_lib.experiments.data.published_numbers import published_draft_price
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
+from specdec_lib.experiments.costs.pass_latency import units
+from specdec_lib.experiments.data.published_numbers import published_draft_cost
 from specdec_lib.methods import PLAIN, method_of
 from specdec_lib.report import plots
 
@@ -31,7 +31,7 @@ _NAMES = {"cpu": "a processor", "gpu": "a GPU", "server": "a loaded server"}
 
 
 class Stepper:
-    """A viewer of the data of :func:`stepped`, for Jupyter and for the book; ``static`` is the HTML that is shown where no
+    """A viewer of the data of :func:`viewer_data`, for Jupyter and for the book; ``static`` is the HTML that is shown where no
     script runs, and on paper."""
 
     def __init__(self, data: dict[str, Any], static: str):
@@ -67,22 +67,22 @@ def stepper(
     runs: Mapping[str, Sequence[Generation]],
     tokenizer: PreTrainedTokenizerBase,
     prompts: Mapping[str, Sequence[int]],
-    prices: Sequence[PassPrices] | None = None,
+    costs: Sequence[PassCosts] | None = None,
 ) -> Stepper:
     """Make a viewer of runs by method, one for each prompt; ``prompts`` has their token ids by the names that the reader chooses
-    them by. The reader chooses among ``prices`` too, by default :data:`~specdec_lib.drafters.pass_prices.CURVES` with the published
-    price of a draft model's pass."""
-    draft = published_draft_price()
+    them by. The reader chooses among ``costs`` too, by default :data:`~specdec_lib.drafters.pass_costs.CURVES` with the published
+    cost of a draft model's pass."""
+    draft = published_draft_cost()
     usual = [replace(CURVES[key], name=name, drafted_token=draft) for key, name in _NAMES.items()]
-    chosen = usual if prices is None else list(prices)
+    chosen = usual if costs is None else list(costs)
     if not runs or not prompts or not chosen:
         raise ValueError(
-            f"{len(runs)} methods, {len(prompts)} prompts and {len(chosen)} prices; expected at least one of each"
+            f"{len(runs)} methods, {len(prompts)} prompts and {len(chosen)} costs; expected at least one of each"
         )
     for name, done in runs.items():
         if len(done) != len(prompts):
             raise ValueError(f"{name} has {len(done)} runs for {len(prompts)} prompts; expected one run for each")
-    data = stepped(runs, tokenizer, prompts, chosen)
+    data = viewer_data(runs, tokenizer, prompts, chosen)
     first = next(iter(prompts))
     shown = tokenizer.decode(list(prompts[first])[-PROMPT:])
     views = [
@@ -95,17 +95,17 @@ def stepper(
     return Stepper(data, "".join(views))
 
 
-def stepped(
+def viewer_data(
     runs: Mapping[str, Sequence[Generation]],
     tokenizer: PreTrainedTokenizerBase,
     prompts: Mapping[str, Sequence[int]],
-    prices: Sequence[PassPrices],
+    costs: Sequence[PassCosts],
 ) -> dict[str, Any]:
     """Return what the viewer shows, of which JSON can be made.
 
-    ``texts`` of the tokens, which all else names by their places; names of ``prices``; and ``examples``, each a prompt with its
+    ``texts`` of the tokens, which all else names by their places; names of ``costs``; and ``examples``, each a prompt with its
     ``runs``. A step of a run has the nodes' tokens ``t``, their parents ``p`` unless it is a chain, the accepted nodes ``a``,
-    the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its prices ``c`` and those of
+    the target's own token ``o`` (none at an end inside a draft), the width ``w`` of the pass, its costs ``c`` and those of
     drafting ``d`` (none for plain decoding); where there are such, scores ``s``, sources ``f``, the place ``k`` in prompt and
     output that the draft was copied from and the number ``h`` of nodes left out.
     """
@@ -115,7 +115,7 @@ def stepped(
         return [texts.setdefault(tokenizer.decode([token]), len(texts)) for token in tokens]
 
     widest = max((step.width for done in runs.values() for run in done for step in run.steps), default=1)
-    curves = [(price, price.curve(widest)) for price in prices]
+    curves = [(cost, cost.curve(widest)) for cost in costs]
     examples = []
     for number, (name, prompt) in enumerate(prompts.items()):
         own = []
@@ -127,11 +127,11 @@ def stepped(
         prompt = list(prompt)
         cut = max(0, len(prompt) - PROMPT)
         examples.append({"name": name, "prompt": places(prompt[cut:]), "cut": cut, "runs": own})
-    return {"texts": list(texts), "prices": [price.name for price in prices], "examples": examples}
+    return {"texts": list(texts), "costs": [cost.name for cost in costs], "examples": examples}
 
 
 def _step(
-    step: Step, name: str, places: Callable[[Sequence[int]], list[int]], curves: Sequence[tuple[PassPrices, Any]]
+    step: Step, name: str, places: Callable[[Sequence[int]], list[int]], curves: Sequence[tuple[PassCosts, Any]]
 ) -> dict[str, Any]:
     tree, method = step.tree, method_of(name)
     nodes = _nodes(step)
@@ -144,8 +144,8 @@ def _step(
         "c": [round(float(curve[step.width - 1]), 4) for _, curve in curves],
     }
     if method is not None:
-        each = [price.drafted_token if method.network else price.step for price, _ in curves]
-        made["d"] = [round(price * units(method, step), 4) for price in each]
+        each = [cost.drafted_token if method.network else cost.step for cost, _ in curves]
+        made["d"] = [round(cost * units(method, step), 4) for cost in each]
     if not tree.is_chain:
         made["p"] = [place[tree.parents[node]] for node in nodes]
     if tree.scores is not None:

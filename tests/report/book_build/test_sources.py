@@ -19,7 +19,7 @@ CELLS = [
     new_code_cell("def fold(rates):\n    return rates", id="function"),
     new_code_cell(
         "report.save('09', {'of_rows': len(rows), 'both': fold(rates) + len(rows), 'ratio': ratio, 'typed': 7,\n"
-        "                   'hidden': hidden}, timed={'seconds': took(ratio)})",
+        "                   'hidden': hidden}, measured={'seconds': took(ratio)})",
         id="saves",
     ),
 ]
@@ -32,7 +32,9 @@ def test_a_number_is_made_by_the_last_cell_that_assigns_what_is_saved(tmp_path):
 
 
 def test_a_table_that_a_function_gave_has_its_keys_in_the_output_of_the_cell_that_saved_it(tmp_path):
-    cell = new_code_cell("report.save('09', [of(rows), {'typed': 7, 'ratio': ratio}, of(rates)], timed=spent(ratio))")
+    cell = new_code_cell(
+        "report.save('09', [of(rows), {'typed': 7, 'ratio': ratio}, of(rates)], measured=spent(ratio))"
+    )
     keys = [["one", "two"], ["typed", "ratio"], ["three"], ["seconds"]]
     cell.outputs = [new_output("display_data", {numbers.KEYS: keys})]
     path = tmp_path / "09_x.ipynb"
@@ -45,9 +47,9 @@ def test_a_number_shows_its_key_and_prompts_and_leads_to_its_cell_which_is_on_th
     table = {
         "ratio": numbers.Number(1.5, 1.2, 1.8, prompts=12),
         "typed": numbers.Number(7),
-        "seconds": numbers.Number(2.0, 1.0, 3.0, timed=True),
+        "seconds": numbers.Number(2.0, 1.0, 3.0, measured=True),
     }
-    monkeypatch.setattr(directives, "judged", lambda: ({"09": table, "seconds": table}, None))
+    monkeypatch.setattr(directives, "current_claims", lambda: ({"09": table, "seconds": table}, None))
     prose = "{num}`09/ratio:.1f`, {num}`09/typed:d`, {num}`seconds/ratio.value:.1f`, {num}`09/seconds:.0f`."
 
     def write(source):

@@ -25,7 +25,7 @@ def shown(folder, page, monkeypatch, judged):
     # As in the other tests of this process: Sphinx keeps who reads .md.
     extensions = ["myst_nb", "specdec_lib.report.build.directives"]
     settings = f"extensions = {extensions}\nmyst_enable_extensions = ['colon_fence']\n"
-    monkeypatch.setattr(directives, "judged", lambda: judged)
+    monkeypatch.setattr(directives, "current_claims", lambda: judged)
     html, warnings = build(folder, settings, lambda source: (source / "index.md").write_text(page, encoding="utf-8"))
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html)), warnings
 
@@ -112,7 +112,7 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     words = [text.get_text() for text in ax.texts]
     assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
-    assert set(every.price) == set(rules.PRICES) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
+    assert set(every.cost) == set(rules.PASS_COSTS) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
     judged = pd.DataFrame(
         {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "claim": [ROW, ROW, replace(ROW, changed="x")]}
     )

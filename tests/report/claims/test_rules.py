@@ -23,7 +23,7 @@ from specdec_lib.report.numbers import Number
 
 ROW = {
     "id": "a-claim", "paper": "REST, Table 1", "says": "It is faster.", "holds": ["03/fast > 03/slow"],
-    "rule": "Holds if faster.", "exact": "Counted.",
+    "rule": "Holds if faster.", "no_interval_because": "Counted.",
 }  # fmt: skip
 PARTS = {"rule": "Holds if faster; in part if on some."}
 
@@ -109,7 +109,7 @@ YES, NO, MAYBE, NONE = (1.1, 1.2), (0.8, 0.9), (0.9, 1.1), "not available"
     (YES, None, None, rules.NO_NUMBER), (NO, None, None, rules.NO_NUMBER),
 ])  # fmt: skip
 def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, first, second, partly, expected):
-    row = ROW | {"exact": "", "holds": ["03/a > 1", "03/b > 1"]}
+    row = ROW | {"no_interval_because": "", "holds": ["03/a > 1", "03/b > 1"]}
     (claim,) = load(tmp_path, row | (PARTS | {"partly": partly} if partly else {}))
     assert verdict(claim, a=first, b=second) == expected
 
@@ -153,7 +153,7 @@ def test_so_many_prompts_decide_and_one_fewer_does_not():
     ((1.2, 1.1, 1.3, 10), (1.2, 1.1, 1.3, 10), None, None),  # holds
 ])  # fmt: skip
 def test_a_claim_that_is_not_resolved_says_how_many_prompts_would_decide_it(tmp_path, a, b, partly, needed):
-    row = ROW | {"exact": "", "holds": ["03/a > 1", "03/b > 1"]}
+    row = ROW | {"no_interval_because": "", "holds": ["03/a > 1", "03/b > 1"]}
     (claim,) = load(tmp_path, row | (PARTS | {"partly": partly} if partly else {}))
     numbers = {name: Number(*value, prompts=prompts) for name, (*value, prompts) in {"a": a, "b": b}.items()}
     assert rules.prompts_to_decide(claim, {"03": numbers}) == needed
@@ -161,7 +161,9 @@ def test_a_claim_that_is_not_resolved_says_how_many_prompts_would_decide_it(tmp_
 
 @pytest.mark.parametrize("a, expected", [(YES, rules.CONSTRUCTED), (MAYBE, rules.UNRESOLVED), (NO, rules.FAILS)])
 def test_what_could_not_fail_is_no_evidence_and_is_counted_apart(tmp_path, a, expected):
-    (claim,) = load(tmp_path, ROW | {"exact": "", "holds": ["03/a > 1"], "construction": "The trees are nested."})
+    (claim,) = load(
+        tmp_path, ROW | {"no_interval_because": "", "holds": ["03/a > 1"], "construction": "The trees are nested."}
+    )
     assert verdict(claim, a=a) == expected
     judged = rules.judge([claim], {"03": {"a": value_of(a)}})
     assert rules.counts(judged)["true_by_construction"].value == (expected == rules.CONSTRUCTED)
@@ -177,7 +179,7 @@ def test_what_could_not_fail_needs_no_number(tmp_path):
 
 def test_a_plain_number_decides_an_order_only_if_it_is_a_count_or_the_row_says_why(tmp_path):
     row = ROW | {"holds": ["03/fast > 1", "03/slow == 0.5"], "threshold": "0.5"}
-    exact, inexact = (load(tmp_path, row | {"exact": why})[0] for why in ("Counted.", ""))
+    exact, inexact = (load(tmp_path, row | {"no_interval_because": why})[0] for why in ("Counted.", ""))
     assert verdict(exact, fast=1.2, slow=0.5) == rules.HOLDS
     assert verdict(inexact, fast=1.2, slow=0.5) == rules.NO_NUMBER
     assert verdict(inexact, fast=2, slow=0.5) == verdict(inexact, fast=(1.1, 1.3), slow=0.5) == rules.HOLDS
@@ -195,8 +197,8 @@ def test_a_plain_number_decides_an_order_only_if_it_is_a_count_or_the_row_says_w
     ("not available", (1.0, 1.0), None),
 ])  # fmt: skip
 def test_a_size_is_met_by_the_interval_or_off_by_a_ratio(value, ends, off):
-    assert rules.off(value_of(value), *ends) == (off if off is None else pytest.approx(off))
-    assert rules.off(None, *ends) is None
+    assert rules.size_ratio(value_of(value), *ends) == (off if off is None else pytest.approx(off))
+    assert rules.size_ratio(None, *ends) is None
 
 
 SIZE = "rest-t1-he-greedy-7b"
@@ -206,7 +208,7 @@ SIZE = "rest-t1-he-greedy-7b"
     ({"paper": "nature, Table 1"}, "paper is 'nature, Table 1'"), ({"paper": "REST"}, "then a comma and the place"),
     ({"says": ""}, "no 'says'"), ({"id": "A claim"}, "small letters"), ({"rules": "x"}, "unknown field 'rules'"),
     ({"partly_how": "any"}, "unknown field 'partly_how'"), ({"holds": []}, "either conditions"),
-    ({"exact": False}, "exact is False; expected a text"), ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
+    ({"no_interval_because": False}, "no_interval_because is False; expected a text"), ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
     ({"holds": ["03/fast > 1.05"]}, "'threshold' does not say why 1.05 was chosen"),
     ({"holds": ["03/fast > 1.05"], "threshold": "11.05 and 1.055."}, "does not say why 1.05"),
     ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"), ({"published": "rest-t1"}, "published is"),
@@ -214,8 +216,8 @@ SIZE = "rest-t1-he-greedy-7b"
     ({"published": {"03/fast": "rest-t1"}, "why": "x"}, "no published number 'rest-t1'"),
     ({"published": {"03/fast": SIZE}}, "without 'why'"), ({"headline": [{"03/fast": "here"}]}, "expected a label"),
     ({"headline": [{"label": "x"}]}, "expected a label"),
-    ({"headline": [{"label": "x", "03/fast": "cheap"}]}, "priced by"),
-    ({"headline": [{"label": "x", "fast": "here"}]}, "priced by"), ({"partly": "some"}, "in part"), (PARTS, "in part"),
+    ({"headline": [{"label": "x", "03/fast": "cheap"}]}, "each with one of"),
+    ({"headline": [{"label": "x", "fast": "here"}]}, "each with one of"), ({"partly": "some"}, "in part"), (PARTS, "in part"),
     (PARTS | {"partly": "some"}, "'some' of 1 conditions"), (PARTS | {"partly": "most"}, "partly is 'most'"),
     (PARTS | {"partly": {"none": ["03/fast > 1"]}}, "partly is"), (PARTS | {"partly": []}, "partly is"),
     (PARTS | {"partly": ["03/fast"]}, "condition"), ({"id": "b"}, "two claims have the id 'b'"),

@@ -93,7 +93,7 @@ def test_times_of_the_published_machine_stand_beside_those_of_this_build(run, mo
     )
     (tmp_path / "times.json").write_text('{"processor": "B", "cores": "2", "torch threads": "2", "device": "cpu"}')
     (tmp_path / "09.csv").write_text(f"{','.join(numbers.COLUMNS)}\ncounted,2,,,,,,\nspent,0.5,0.25,1,yes,,,\n")
-    numbers.save("09", {"counted": 2}, timed={"spent": 0.125, "new": 3})
+    numbers.save("09", {"counted": 2}, measured={"spent": 0.125, "new": 3})
     table = session.times_table("09").to_myst()
     assert "| Number | Published: B, 2 cores, 2 threads, cpu | This run: A, 4 cores, 3 threads, cpu |" in table
     assert [line for line in table.splitlines() if line.startswith("| ")][1:] == [
@@ -126,7 +126,7 @@ def test_what_is_saved_is_read_back(run):
         "share": 1.0, "scalar": np.float64(0.25), "yes": np.bool_(True), "name": "160m, a shape", "nan": math.nan,
         "none": None,
     }  # fmt: skip
-    path = numbers.save("04", counted, timed={"seconds": 2.5})
+    path = numbers.save("04", counted, measured={"seconds": 2.5})
     found = numbers.read(path)
     assert path == run / "files" / "04_x" / "04.csv" and list(found) == [*counted, "seconds"]
     assert found["ratio"] == Number(1.23457, 1.0, 1.5)
@@ -134,13 +134,13 @@ def test_what_is_saved_is_read_back(run):
     kinds = {name: type(found[name].value) for name in ("count", "share", "scalar", "yes")}
     assert kinds == {"count": int, "share": float, "scalar": float, "yes": int}
     assert found["name"].words == "160m, a shape" and f"{found['nan']:.2f}" == f"{found['none']}" == numbers.MISSING
-    assert found["seconds"].timed and not found["count"].timed
+    assert found["seconds"].measured and not found["count"].measured
     assert numbers.read(numbers.executed_files(run)["04"]) == found
     assert numbers.look_up("04/count", {"04": found}).value == 12
 
 
 def test_several_tables_are_saved_in_order_and_the_cell_says_the_keys_of_each(run, capsys):
-    path = numbers.save("04", [{"a": 1, "b": 2}, {"c": 3}], timed={"d": 0.5})
+    path = numbers.save("04", [{"a": 1, "b": 2}, {"c": 3}], measured={"d": 0.5})
     assert list(numbers.read(path)) == ["a", "b", "c", "d"]
     assert str([["a", "b"], ["c"], ["d"]]) in capsys.readouterr().out
 
@@ -148,9 +148,9 @@ def test_several_tables_are_saved_in_order_and_the_cell_says_the_keys_of_each(ru
 def test_counts_of_published_rows_go_to_the_published_numbers_and_times_stay(run, tmp_path, monkeypatch):
     monkeypatch.setattr(numbers, "COMMITTED", tmp_path / "published")
     numbers.COMMITTED.mkdir()
-    path = numbers.save("04", {"rate": 1.5, "gone": 3}, timed={"seconds": 2.5})
+    path = numbers.save("04", {"rate": 1.5, "gone": 3}, measured={"seconds": 2.5})
     (numbers.COMMITTED / "04.csv").write_bytes(path.read_bytes())
-    numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 9.0, "later": 1.0}, published=True)
+    numbers.save("04", {"rate": 1.25, "new": 4}, measured={"seconds": 9.0, "later": 1.0}, published=True)
     found = numbers.read(numbers.COMMITTED / "04.csv")
     assert {key: number.value for key, number in found.items()} == {
         "rate": 1.25,
@@ -159,7 +159,7 @@ def test_counts_of_published_rows_go_to_the_published_numbers_and_times_stay(run
         "later": 1.0,
     }
     before = (numbers.COMMITTED / "04.csv").read_bytes()
-    numbers.save("04", {"rate": 1.25, "new": 4}, timed={"seconds": 7.0, "later": 3.0}, published=True)
+    numbers.save("04", {"rate": 1.25, "new": 4}, measured={"seconds": 7.0, "later": 3.0}, published=True)
     assert (numbers.COMMITTED / "04.csv").read_bytes() == before
 
 
@@ -173,7 +173,7 @@ NEAR = {"04": {"h10_over_pld10": Number(1.0)}}
     *((lambda name=name: Table(FRAME, name, "c"), ValueError, "table name") for name in ("speed", "tab-Speed", "tab-")),
     (lambda: numbers.save("04", {"a b": 1}), NumberError, "'a b' is no key"),
     (lambda: numbers.save("04", {"a": [1]}), NumberError, "'a' is a list"),
-    (lambda: numbers.save("04", {"a": 1}, {"a": 2}), NumberError, "counted and timed"),
+    (lambda: numbers.save("04", {"a": 1}, {"a": 2}), NumberError, "counted and measured"),
     (lambda: numbers.save("04", [{"a": 1}, {"a": 2}]), NumberError, "in two tables"),
     (lambda: numbers.look_up("04/h10_over_pld", NEAR), NumberError, "'04/h10_over_pld'; did you mean h10_over_pld10"),
     (lambda: numbers.look_up("05/x", NEAR), NumberError, "no key of that chapter is near"),

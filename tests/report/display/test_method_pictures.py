@@ -7,7 +7,7 @@ import method_examples
 import pytest
 
 from specdec_lib import load_model
-from specdec_lib.drafters.pass_prices import CURVES
+from specdec_lib.drafters.pass_costs import CURVES
 from specdec_lib.report import plots
 from specdec_lib.report.appearance import APPEARANCES
 from specdec_lib.report.build import directives
@@ -73,7 +73,7 @@ def test_every_picture_says_what_was_decoded_and_is_drawn_alike_each_time(tmp_pa
     curve = CURVES["cpu"].curve(512)
     runs = [own for one in kept.values() for example in one["stepper"]["examples"] for own in example["runs"]]
     for step in (step for own in runs for step in own["steps"]):
-        assert step["c"][0] == round(float(curve[step["w"] - 1]), 4), "the prices are the library's"
+        assert step["c"][0] == round(float(curve[step["w"] - 1]), 4), "the costs are the library's"
     some = {name: method_pictures.PICTURES[name] for name in ("pld", "dresd")}
     monkeypatch.setattr(method_pictures, "PICTURES", some)
     first, second = tmp_path / "a", tmp_path / "b"

@@ -13,12 +13,12 @@ from specdec_lib import methods
 from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
+from specdec_lib.experiments.other_engines import PROGRAMS, SWITCHED_ON
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import appearance, plots
 from specdec_lib.report.appearance import APPEARANCES
-from specdec_lib.report.display import choices, occurrences
+from specdec_lib.report.display import method_picker, occurrences
 from tests.experiments.made import made_up
 from tests.report.display.test_stepper_data import Letters
 
@@ -95,15 +95,15 @@ def test_head_maps_have_a_panel_a_map_and_frame_the_heads_named():
 
 
 def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_it_needs():
-    text = choices.figure()
+    text = method_picker.figure()
     rows = dict(re.findall(r'<details class="(\w+)"><summary><b>(.*?)</b>', text))
-    assert set(rows) == set(choices.HAVE) == {method.needs for method in METHODS.values()}
+    assert set(rows) == set(method_picker.HAVE) == {method.needs for method in METHODS.values()}
     folded = re.findall(r"<summary><b>(.*?)</b>.*?<dl>(.*?)</dl>", text)
     assert [name for name, _ in folded] == list(METHODS)
     for name, places in folded:
         told = [html.unescape(line) for line in re.findall(r"<dd>(?:<code>)?(.*?)(?:</code>)?</dd>", places)]
         # Any drafter goes through transformers' generate, if transformers has no such method itself.
-        known = {"transformers": choices.OURS} | SWITCHED_ON.get(name, {})
+        known = {"transformers": method_picker.OURS} | SWITCHED_ON.get(name, {})
         assert told[:-1] == [known.get(program, "not available") for program in PROGRAMS]
         assert f'href="methods/{APPEARANCES[name].page}.html"' in told[-1]
     # Whoever has nothing but the model is shown no other method; whoever has several things, all.

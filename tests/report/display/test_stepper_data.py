@@ -1,4 +1,4 @@
-"""The data of the viewer are what the run did, and its prices those of the curves; the coloured tokens of a run."""
+"""The data of the viewer are what the run did, and its costs those of the curves; the coloured tokens of a run."""
 
 import json
 import re
@@ -9,9 +9,9 @@ import pytest
 from specdec_lib import DraftTree, Generation, generate
 from specdec_lib.decoding.results import Step
 from specdec_lib.drafters import PromptLookup, TokenRecycling
-from specdec_lib.drafters.pass_prices import CURVES, PassPrices
+from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.report.display import stepper
-from specdec_lib.report.display.stepper import stepped
+from specdec_lib.report.display.stepper import viewer_data
 
 
 class Letters:
@@ -43,7 +43,7 @@ CHAIN = step(DraftTree.chain(points("bxx")), [0], "bc")
 NOTED = DraftTree(points("ydz"), [-1, -1, 1]).annotated(scores=[0.25, 0.5, 0.125], sources=["p", "q", "p"])
 FORK = step(NOTED, [1], "de")
 BARE = step(DraftTree.chain([]), [], "f")
-PRICES = [PassPrices({1: 1.0, 2: 1.0, 4: 3.0}, step=0.5, drafted_token=0.25, name="steep"), CURVES["gpu"]]
+COSTS = [PassCosts({1: 1.0, 2: 1.0, 4: 3.0}, step=0.5, drafted_token=0.25, name="steep"), CURVES["gpu"]]
 
 
 def texts(data, places):
@@ -59,7 +59,7 @@ def output(data, run):
 
 
 def test_steps_hold_tree_path_own_token_scores_and_sources():
-    data = stepped({"PLD": [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, PRICES)
+    data = viewer_data({"PLD": [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, COSTS)
     (example,) = data["examples"]
     (own,) = example["runs"]
     chain, fork, bare = own["steps"]
@@ -73,8 +73,8 @@ def test_steps_hold_tree_path_own_token_scores_and_sources():
 @pytest.mark.parametrize(
     ("method", "drafting"), [("PLD", [0.5, 0.5, 0.5]), ("SpecDec", [0.75, 0.75, 0.0]), ("plain", None)]
 )
-def test_prices_are_those_of_the_width_and_of_what_drafting_is_priced_by(method, drafting):
-    data = stepped({method: [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, PRICES)
+def test_costs_are_those_of_the_width_and_of_the_units_of_drafting(method, drafting):
+    data = viewer_data({method: [run(CHAIN, FORK, BARE)]}, Letters(), {"one": points("hi")}, COSTS)
     steps = data["examples"][0]["runs"][0]["steps"]
     # Passes over 4, 4 and 1 tokens; a GPU's over 4 is 3/7 of the way to its 1.01 for 8.
     assert [one["c"] for one in steps] == [[3.0, 1.0043], [3.0, 1.0043], [1.0, 1.0]]
@@ -84,7 +84,9 @@ def test_prices_are_those_of_the_width_and_of_what_drafting_is_priced_by(method,
 def test_a_wide_draft_and_a_long_prompt_are_cut_and_say_so():
     tokens = list(range(100, 180))
     wide = DraftTree(tokens, [-1] * 79 + [78])
-    made = stepped({"REST": [run(Step(wide, (78, 79), (178, 179, 5), 0, 0, 0))]}, Letters(), {"one": [7] * 250}, PRICES)
+    made = viewer_data(
+        {"REST": [run(Step(wide, (78, 79), (178, 179, 5), 0, 0, 0))]}, Letters(), {"one": [7] * 250}, COSTS
+    )
     assert len(made["examples"][0]["prompt"]) == stepper.PROMPT and made["examples"][0]["cut"] == 50
     (one,) = made["examples"][0]["runs"][0]["steps"]
     assert len(one["t"]) == stepper.NODES and one["h"] == 80 - stepper.NODES and one["w"] == 81
@@ -119,17 +121,17 @@ def test_no_text_ends_the_html_early():
     assert not re.search(r"\b(?:src|href|import|fetch)\s*[=(]", html), "it needs nothing else"
 
 
-@pytest.mark.parametrize(("runs", "prompts", "prices", "words"), [
+@pytest.mark.parametrize(("runs", "prompts", "costs", "words"), [
     ({}, {"one": [1]}, None, "0 methods, 1 prompts"),
     ({"PLD": []}, {}, None, "0 prompts"),
-    ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 prices"),
+    ({"PLD": [run(BARE)]}, {"one": [1]}, [], "0 costs"),
     ({"PLD": [run(BARE)]}, {"one": [1], "two": [2]}, None, "PLD has 1 runs for 2 prompts"),
     ({"PLD": [run(CHAIN)]}, {"one": [1]}, None, r"have \d+ bytes; expected at most 100: give it fewer prompts"),
 ])  # fmt: skip
-def test_what_cannot_be_shown_is_refused(runs, prompts, prices, words, monkeypatch):
+def test_what_cannot_be_shown_is_refused(runs, prompts, costs, words, monkeypatch):
     monkeypatch.setattr(stepper, "LIMIT", 100)
     with pytest.raises(ValueError, match=words):
-        stepper.stepper(runs, Letters(), prompts, prices)
+        stepper.stepper(runs, Letters(), prompts, costs)
 
 
 def viewed(*steps, first="a", **options):

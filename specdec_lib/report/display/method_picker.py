@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from specdec_lib.experiments.elsewhere import PROGRAMS, SWITCHED_ON
+from specdec_lib.experiments.other_engines import PROGRAMS, SWITCHED_ON
 from specdec_lib.methods import METHODS
 from specdec_lib.report.appearance import APPEARANCES
 

@@ -9,25 +9,25 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from specdec_lib import Capture, Runtime, generate, load_model, paths, record
-from specdec_lib.decoding import few_rows
-from specdec_lib.decoding.few_rows import FewRows, serves
+from specdec_lib.decoding import small_batch
+from specdec_lib.decoding.small_batch import SmallBatchLinear, gains_by_small_batch
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup
 from tests.families import build, hooked, prompt
 
 
-class Counted(FewRows):
+class Counted(SmallBatchLinear):
     """Counts the products that are not torch's."""
 
     def __init__(self):
-        self.count, self.before = 0, few_rows.product
+        self.count, self.before = 0, small_batch.product
 
     def __enter__(self):
-        few_rows.product = self._product
+        small_batch.product = self._product
         return super().__enter__()
 
     def __exit__(self, *raised):
-        few_rows.product = self.before
+        small_batch.product = self.before
         return super().__exit__(*raised)
 
     def _product(self, *tensors):
@@ -38,14 +38,14 @@ class Counted(FewRows):
 @pytest.fixture
 def served(monkeypatch):
     """Models of any size are served."""
-    monkeypatch.setattr(few_rows, "SMALLEST", 0)
+    monkeypatch.setattr(small_batch, "SMALLEST", 0)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 2, 4, 7, 15, 40, 70])
 def test_the_product_is_that_of_the_plain_layer(rows, bias, threads, monkeypatch):
-    monkeypatch.setattr(few_rows, "SHARE", 96)
+    monkeypatch.setattr(small_batch, "SHARE", 96)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     layer, states = nn.Linear(96, 131, bias=bias), torch.randn(1, rows, 96)
     with torch.no_grad(), Counted() as products:
@@ -58,7 +58,7 @@ def test_the_product_is_that_of_the_plain_layer(rows, bias, threads, monkeypatch
             edit()
             expected = states.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
             torch.testing.assert_close(layer(states).double(), expected, rtol=1e-5, atol=1e-5)
-    assert products.count == (3 if rows <= few_rows.ROWS else 0)
+    assert products.count == (3 if rows <= small_batch.ROWS else 0)
 
 
 def test_numbers_that_are_none_are_kept():
@@ -114,7 +114,7 @@ def test_a_default_type_or_device_changes_nothing(served):
 @pytest.mark.parametrize("static", [False, True])
 def test_text_states_and_rows_are_those_of_transformers_forward(served, static):
     model, ids = build("llama-gqa"), prompt(3, 12)
-    assert serves(model) and not serves(copy.deepcopy(model).to(torch.bfloat16))
+    assert gains_by_small_batch(model) and not gains_by_small_batch(copy.deepcopy(model).to(torch.bfloat16))
     capture, runtime = Capture(layers=(1,), heads=((1, 2),)), Runtime(model, 40) if static else None
     runs = [
         record(model, ids, max_new_tokens=20, eos_token_id=[], capture=capture, runtime=how)
@@ -130,7 +130,9 @@ def test_text_states_and_rows_are_those_of_transformers_forward(served, static):
 
 def test_passes_use_it_unless_transformers_forward_is_asked_for(served, monkeypatch):
     model, calls = build("llama-gqa"), []
-    monkeypatch.setattr(few_rows, "product", lambda *tensors, own=few_rows.product: calls.append(1) or own(*tensors))
+    monkeypatch.setattr(
+        small_batch, "product", lambda *tensors, own=small_batch.product: calls.append(1) or own(*tensors)
+    )
     for runtime, used in ((None, True), ("transformers", False)):
         with torch.inference_mode(), Target(model, 20, runtime=runtime) as target:
             target.extend([3, 4, 5])

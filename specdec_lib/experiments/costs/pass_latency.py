@@ -1,4 +1,4 @@
-"""What a pass of a model over several tokens costs: measured by width, read off between the widths, and summed over runs."""
+"""Latency of a pass by its width, measured in milliseconds, and the units of drafting whose time comes on top."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def step_samples(
 
 
 def units(method: Method, step: Step) -> int:
-    """What a step's drafting is priced by: the step itself, its drafted tokens or its levels (``Method.price``)."""
-    return {"step": 1, "token": step.drafted, "level": step.tree.levels}[method.price]
+    """Units that a step's drafting takes: the step itself, its drafted tokens or its levels (``Method.cost_per``)."""
+    return {"step": 1, "token": step.drafted, "level": step.tree.levels}[method.cost_per]

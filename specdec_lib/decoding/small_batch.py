@@ -78,7 +78,7 @@ def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.decoding.few_rows import product
+    >>> from specdec_lib.decoding.small_batch import product
     >>> states, weight = torch.randn(3, 8), torch.randn(5, 8)
     >>> torch.allclose(product(states, weight), states @ weight.T, atol=1e-5)
     True
@@ -126,7 +126,7 @@ def _product(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
     return out if bias is None else out.add_(bias.detach())
 
 
-class FewRows(TorchFunctionMode):
+class SmallBatchLinear(TorchFunctionMode):
     """Within this context, and this thread, ``torch.nn.functional.linear`` of a few rows of states goes by :func:`product`.
 
     In float32, on the CPU and without gradients; all else is torch's. A model is run as it is, so that its hooks, adapters and
@@ -135,9 +135,9 @@ class FewRows(TorchFunctionMode):
     Examples
     --------
     >>> import torch
-    >>> from specdec_lib.decoding.few_rows import FewRows
+    >>> from specdec_lib.decoding.small_batch import SmallBatchLinear
     >>> layer, states = torch.nn.Linear(8, 5), torch.randn(3, 8)
-    >>> with torch.inference_mode(), FewRows():
+    >>> with torch.inference_mode(), SmallBatchLinear():
     ...     out = layer(states)
     >>> torch.allclose(out, layer(states), atol=1e-5)
     True
@@ -151,8 +151,8 @@ class FewRows(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def serves(model: PreTrainedModel) -> bool:
-    """Whether a model's passes gain by :class:`FewRows`: float32 on the CPU, not tiny, and not compiled.
+def gains_by_small_batch(model: PreTrainedModel) -> bool:
+    """Whether a model's passes gain by :class:`SmallBatchLinear`: float32 on the CPU, not tiny, and not compiled.
 
     Parameters
     ----------
@@ -164,8 +164,8 @@ def serves(model: PreTrainedModel) -> bool:
 
     Examples
     --------
-    >>> from specdec_lib.decoding.few_rows import serves
-    >>> serves(model), serves(draft)
+    >>> from specdec_lib.decoding.small_batch import gains_by_small_batch
+    >>> gains_by_small_batch(model), gains_by_small_batch(draft)
     (True, False)
     """
     weights = model.get_input_embeddings().weight
