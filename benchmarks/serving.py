@@ -24,10 +24,11 @@ from typing import Annotated, Any
 
 import typer
 
-#: What is asked, by the name of the published set; where it is not at hand, the book's own prompts of that name.
+#: What is asked, by the name of the published set; where it is not at hand, the book's own prompts of that name. Of the code that
+#: PLD+ edits too few records are published.
 TASKS = {
     "summarisation": "spec-bench/summarization",
-    "code editing": "codeeditorbench",
+    "code editing": "humanevalpack/python",
     "code completion": "humaneval",
     "conversation": "mt-bench",
 }
