@@ -136,7 +136,7 @@ test-vllm: venv-vllm  ## run the tests inside vLLM, which is installed into .ven
 	@$(VLLM)/bin/python -c 'from specdec_lib.models import smollm2; smollm2.folder()'
 	@$(VLLM)/bin/python -m pytest -m vllm tests/serving $(ARGS)
 
-bench-vllm: venv-vllm  ## time vLLM here with its own drafters and ours, some 25 minutes (ARGS='--rounds 3')
+bench-vllm: venv-vllm  ## time vLLM here with its own drafters and ours, some 45 minutes (ARGS='--rounds 3')
 	@$(VLLM)/bin/python benchmarks/serving.py $(ARGS)
 
 bench-llama:  ## time llama.cpp here with its own drafter and ours

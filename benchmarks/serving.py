@@ -365,11 +365,12 @@ def write(out: Path, about: Mapping[str, Any], measured: Measured) -> dict[str, 
     from vllm import __version__
 
     from specdec_lib import report
+    from specdec_lib.report.display.provenance import cpu_model
 
     found = numbers_of(measured)
     here = Path.cwd()
     os.chdir(out)
-    report.save("serving", {**about, "vllm": __version__}, found | marks(found))
+    report.save("serving", {**about, "processor": cpu_model(), "vllm": __version__}, found | marks(found))
     os.chdir(here)
     return found
 
