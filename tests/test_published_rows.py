@@ -83,7 +83,7 @@ def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, mon
 
 def test_prompts_without_a_recorded_answer_are_counted_and_nothing_is_made_up(counted, capsys, monkeypatch, tmp_path):
     _, options, _, _ = counted
-    monkeypatch.setattr(published_rows.recordings, "kept", lambda key: None)
+    monkeypatch.setattr(published_rows.recordings, "lookup", lambda key: None)
     with pytest.raises(SystemExit, match="no answer is recorded"):
         published_rows.main(**options | {"kept": tmp_path / "kept", "out": tmp_path / "out"})
     assert "0 answers are recorded, 8 are not" in capsys.readouterr().out
