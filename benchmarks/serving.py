@@ -17,14 +17,21 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-TASKS = ("summarisation", "code editing", "code completion", "conversation")
+#: What is asked, by the name of the published set; where it is not at hand, the book's own prompts of that name. Of the code that
+#: PLD+ edits too few records are published.
+TASKS = {
+    "summarisation": "spec-bench/summarization",
+    "code editing": "humanevalpack/python",
+    "code completion": "humaneval",
+    "conversation": "mt-bench",
+}
 SIZES = (1, 2, 4, 8, 16, 32)
 #: Most tokens of a draft.
 MOST = 8
@@ -82,19 +89,27 @@ class Switch:
 
 
 def print_asked() -> None:
-    """The model's folder and 64 prompts of the reporting half, of each task in turn, as token ids, in a line of JSON."""
+    """The model's folder, whose prompts these are, and 64 of them, of each task in turn, as token ids, in a line of JSON."""
     from transformers import AutoTokenizer
 
-    from specdec_lib.experiments.data import prompts
+    from specdec_lib.experiments.data import prompts, tasks
     from specdec_lib.experiments.data.prompt import render
+    from specdec_lib.experiments.data.published_sets.files import MissingData
     from specdec_lib.models import smollm2
 
-    tokenizer, chosen = AutoTokenizer.from_pretrained(smollm2.folder()), []
-    for task in TASKS:
-        # The shortest fit into an engine's cache at once, so that reading prompts takes hardly any time.
-        rendered = sorted((render(each, tokenizer) for each in prompts.load("report", [task])), key=len)
-        chosen.append(rendered[: PROMPTS // len(TASKS)])
-    print(json.dumps([str(smollm2.folder()), [ids for together in zip(*chosen, strict=True) for ids in together]]))
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.folder())
+    try:
+        whose, asked = "the papers'", [tasks.load_task(name) for name in TASKS.values()]
+    except MissingData as missing:
+        print(f"the book's own prompts are asked, because {missing}", file=sys.stderr)
+        whose, asked = "the book's", [prompts.load("report", [task]) for task in TASKS]
+    # The shortest fit into an engine's cache at once, so that reading prompts takes hardly any time.
+    chosen = [
+        sorted((render(prompt, tokenizer) for prompt in task), key=len)[: PROMPTS // len(TASKS)] for task in asked
+    ]
+    print(
+        json.dumps([str(smollm2.folder()), whose, [ids for together in zip(*chosen, strict=True) for ids in together]])
+    )
 
 
 class Served:
@@ -123,6 +138,7 @@ class Served:
 
         engine, before = self.llm.llm_engine, self.counters()
         coming, running, began, first, last = list(enumerate(prompts)), {}, 0.0, {}, {}
+        asked: dict[str, str] = {}
         counts: dict[str, int] = defaultdict(int)
         number = 0
 
@@ -133,6 +149,7 @@ class Served:
             new = tokens // 2 + (place * 7) % (tokens // 2 + 1)
             name = f"{id(self)}-{time.monotonic_ns()}-{number}"
             number += 1
+            asked[name] = [*TASKS][place % len(TASKS)]
             running[name] = engine.add_request(
                 name, {"prompt_token_ids": list(ids)}, SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
             )
@@ -157,9 +174,12 @@ class Served:
         engine.abort_request(list(running.values()) if all(running.values()) else list(running))
         while engine.has_unfinished_requests():
             engine.step()
-        each = [(last[n][0] - first[n][0]) / (last[n][1] - first[n][1]) for n in last if last[n][1] > first[n][1]]
+        each = {n: (last[n][0] - first[n][0]) / (last[n][1] - first[n][1]) for n in last if last[n][1] > first[n][1]}
         drafts, drafted, accepted = (now - then for now, then in zip(self.counters(), before, strict=True))
-        found = {"tokens_per_s": total / seconds, "ms_per_token": 1000 * sum(each) / len(each), "emitted": total}
+        found = {"tokens_per_s": total / seconds, "ms_per_token": _mean_ms(each.values()), "emitted": total}
+        for task in TASKS:
+            if of_task := [taken for name, taken in each.items() if asked[name] == task]:
+                found[task] = _mean_ms(of_task)
         if not self.counted:
             return found
         return found | {
@@ -167,6 +187,10 @@ class Served:
             "drafted": drafted,
             "accepted": accepted,
         }
+
+
+def _mean_ms(seconds: Collection[float]) -> float:
+    return 1000 * sum(seconds) / len(seconds)
 
 
 #: What one run gave, by way, size and quantity: a number for each round.
@@ -182,6 +206,9 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
         if quantity in ("tokens_per_s", "ms_per_token", "accepted_length"):
             found[f"{way}_b{size}_{quantity}"] = median_interval(values)
     for way, size, quantity in measured:
+        if way == "ours" and quantity in TASKS:
+            pairs = zip(measured["plain", size, quantity], measured[way, size, quantity], strict=True)
+            found[f"ours_over_plain_b{size}_{quantity.replace(' ', '_')}"] = median_interval([a / b for a, b in pairs])
         if quantity != "tokens_per_s":
             continue
         own = measured[way, size, quantity]
@@ -267,7 +294,7 @@ def main(
     ] = "",
 ) -> None:
     """Measure how fast vLLM serves SmolLM2 here."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     out.mkdir(parents=True, exist_ok=True)
     # vLLM warns that speculation on a processor is much slower without it.
     os.environ.setdefault("LD_PRELOAD", str(Path(sys.prefix) / "lib" / "libiomp5.so"))
@@ -277,13 +304,20 @@ def main(
     # In a process of its own: an engine is a child that imports what this one has at its top, and numba must not be there.
     asking = "from benchmarks import serving; serving.print_asked()"
     made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
-    folder, prompts = json.loads(made.stdout.splitlines()[-1])
+    folder, whose, prompts = json.loads(made.stdout.splitlines()[-1])
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8
     if not costs:
         costs = str((out / "serving-costs.json").resolve())
     parts = Parts(
         out / "serving.part.json",
-        {"tokens": tokens, "sizes": wanted, "fixed_at": fixed_at, "ways": ways, "costs": Path(costs).name},
+        {
+            "tokens": tokens,
+            "sizes": wanted,
+            "fixed_at": fixed_at,
+            "ways": ways,
+            "costs": Path(costs).name,
+            "prompts": whose,
+        },
     )
     if not parts.runs and Path(costs) == (out / "serving-costs.json").resolve():
         command = [sys.executable, "-m", "specdec_lib", "calibrate-vllm", folder, "--out", costs]
@@ -301,11 +335,11 @@ def main(
     of_ours = fixed | {"ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"} if "ours" in names else {}
     for engine in engines.values():  # reads all prompts, whose keys and values stay in the engine's cache
         engine.run(prompts, max(wanted), 4)
-    about = {"threads": os.cpu_count(), "tokens": tokens, "prompts": len(prompts), "load": load}
+    about = {"threads": os.cpu_count(), "tokens": tokens, "prompts": len(prompts), "prompts_of": whose, "load": load}
     for number in range(rounds):
         for size in wanted:
-            # A round has its own prompts where a few are enough.
-            count = min(len(prompts), 2 * size + 4)
+            # A round has its own prompts where a few are enough, as many of each task.
+            count = min(len(prompts), (size // 2 + 2) * len(TASKS))
             chosen = [prompts[(number * count + place) % len(prompts)] for place in range(count)]
             turns = [name for name in dict.fromkeys([*engines, *of_ours]) if name not in fixed or size == fixed_at]
             for name in turns[number % len(turns) :] + turns[: number % len(turns)]:

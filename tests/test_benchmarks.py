@@ -145,6 +145,8 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     }
     measured = {(way, size, "tokens_per_s"): each for way, each in speeds.items() for size in serving.SIZES}
     measured["ours", 4, "drafted"] = [3, 3, 3]
+    for size in serving.SIZES:  # milliseconds: the answers to code are twice as fast
+        measured["plain", size, "code editing"], measured["ours", size, "code editing"] = [90, 80, 70], [45, 40, 35]
     found = serving.numbers_of(measured)
     assert found["ours_over_plain_b8"][:3] == (1.3, 1.3, 1.3)
     assert found["ours_over_fixed2_b4"][:3] == (2.0, 2.0, 2.0)
@@ -157,11 +159,14 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     ]  # fmt: skip
     rows = shown.by_batch(table)
     assert rows.Requests.tolist() == list(serving.SIZES)
+    tasks = shown.by_task(table)
+    assert tasks.Task.tolist() == ["code editing"] and all(tasks[str(n)][0][:3] == (2, 2, 2) for n in serving.SIZES)
     assert rows["ours over plain"].tolist()[3][:3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
 
 
 def test_nothing_measured_is_an_empty_figure_and_table():
     assert shown.figure({}).axes[0].get_legend() is None and shown.by_batch({}).empty
+    assert shown.by_task({}).empty
 
 
 def test_marks_of_a_server_rest_on_the_lower_ends():

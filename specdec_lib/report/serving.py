@@ -67,3 +67,14 @@ def by_batch(table: Mapping[str, Number]) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["Requests", *COLUMNS])
     return frame[frame[[*COLUMNS]].notna().any(axis=1)].reset_index(drop=True)
+
+
+def by_task(table: Mapping[str, Number]) -> pd.DataFrame:
+    """A row for each task: by requests at once, the time of an output token in plain decoding over that with our drafts."""
+    first = "ours_over_plain_b1_"
+    return pd.DataFrame(
+        {"Task": key.removeprefix(first).replace("_", " ")}
+        | {f"{size}": _known(table.get(key.replace("b1", f"b{size}", 1))) for size in SIZES}
+        for key in table
+        if key.startswith(first)
+    )

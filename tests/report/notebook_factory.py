@@ -12,8 +12,14 @@ ks: list[int] = [1, 2]     # lengths
 """
 
 
-def write_notebook(folder: Path, code: list[str] | None = None, name: str = "01_small", prose: str = "Text.") -> Path:
-    """Write a notebook whose last cells are ``code``; returns its path."""
+def write_notebook(
+    folder: Path,
+    code: list[str] | None = None,
+    name: str = "01_small",
+    prose: str = "Text.",
+    tags: tuple[str, ...] = (),
+) -> Path:
+    """Write a notebook whose last cells are ``code``, with these tags; returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
@@ -22,7 +28,8 @@ def write_notebook(folder: Path, code: list[str] | None = None, name: str = "01_
         new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
     ]
     sources = ['report.save("01", {"alpha": alpha})'] if code is None else code
-    cells += [new_code_cell(source, id=f"code{number}") for number, source in enumerate(sources)]
+    tagged = {"tags": list(tags)} if tags else {}
+    cells += [new_code_cell(source, id=f"code{number}", metadata=tagged) for number, source in enumerate(sources)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
     nbformat.validate(content)

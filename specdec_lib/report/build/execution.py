@@ -10,10 +10,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, ReadWriteLock
+
 from specdec_lib.processes import end_with_parent, wait_without_spinning
 
 #: Files of the process's folder: how far it is, and why it ended before the notebook's end.
 PROGRESS, ERROR = "progress", "error"
+#: The tag of a cell that measures time.
+TIMED = "timed"
+
+
+class Turns:
+    """Cells of notebooks that run at once: one that measures time runs while no other does.
+
+    The locks are files of the folder that the notebooks share, and end with the process that holds them.
+    """
+
+    def __init__(self, folder: Path):
+        #: Whoever waits holds the gate, so that cells which begin meanwhile do not keep a timed one from its turn.
+        self.gate, self.cells = FileLock(folder / "gate.lock"), ReadWriteLock(folder / "cells.lock")
+
+    def begin(self, cell: Mapping[str, Any], **_: Any) -> None:
+        """Wait until the cell may run."""
+        with self.gate:
+            (self.cells.acquire_write if TIMED in cell["metadata"].get("tags", ()) else self.cells.acquire_read)()
+
+    def end(self, **_: Any) -> None:
+        """Let others run."""
+        self.cells.release()
 
 
 def execute(
@@ -35,12 +59,13 @@ def execute(
     import papermill
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    begun = 0
+    begun, turns = 0, Turns(folder.parent)
 
-    def begin(**_: Any) -> None:
+    def begin(**about: Any) -> None:
         nonlocal begun
         begun += 1
         (folder / PROGRESS).write_text(str(begun))
+        turns.begin(**about)
 
     try:
         papermill.execute_notebook(
@@ -52,6 +77,7 @@ def execute(
             progress_bar=False,
             extra_arguments=["--log-level=CRITICAL"],  # a kernel that is told to end logs the interruption as an error
             on_cell_execute=begin,
+            on_cell_executed=turns.end,
             **_kernel_manager(folder),
         )
     except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way

@@ -1,7 +1,7 @@
 """Executes the notebooks with papermill into ``book/notebooks``.
 
 A copy reaches that folder whole and only after its notebook ran to the end, because jupyter-book renders a
-stored error output without a word. They run one after another: most of them time something, and another one would slow it.
+stored error output without a word. Two run at once, because most of their cells use one core; cells that measure time run alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from specdec_lib.report.build.plan import METADATA, Job, strip_ansi
 from specdec_lib.report.display import provenance
 from specdec_lib.wheels import fetch
 
+#: Notebooks that run at once.
+AT_ONCE = 2
 #: How often it is said what runs, in seconds.
 REPORT_SECONDS = 60.0
 #: What an executed notebook leaves among its files.
@@ -83,12 +86,12 @@ def run(
         smollm2.folder()
         fetch(HUMANEVAL)
     with files.scratch(Path(temporary)) as scratch:
-        for job in waiting:
-            ended = _executed(job, scratch)
+        for ended in _executed(waiting, scratch):
             failure = _finish(ended, surroundings, output, kept)
-            _say(f"{job.name}: {'FAILED' if failure else 'done'} ({ended.seconds:.0f} s)")
+            _say(f"{ended.job.name}: {'FAILED' if failure else 'done'} ({ended.seconds:.0f} s)")
             if failure:
                 failed.append(failure)
+    failed.sort(key=lambda failure: failure.job.name)
     for failure in failed:
         print(f"\n{failure.message}", file=sys.stderr)
     return failed
@@ -128,19 +131,27 @@ class Running(NamedTuple):
         return f"{self.job.name}: cell {_text(self.folder / execution.PROGRESS) or 0} of {cells}, {self.seconds:.0f} s"
 
 
-def _executed(job: Job, scratch: Path) -> Running:
-    """Execute a notebook to its end, and say every minute how far it is."""
-    running = _start(job, scratch)
-    _say(f"{job.name} begins")
+def _executed(jobs: Sequence[Job], scratch: Path) -> Iterator[Running]:
+    """Execute notebooks, :data:`AT_ONCE` at a time, give each at its end, and say every minute how far they are."""
+    waiting, running = list(jobs), list[Running]()
+    told = time.perf_counter()
     try:
-        while running.process.is_alive():
-            running.process.join(REPORT_SECONDS)
-            if running.process.is_alive():
-                _say(running.state() + _busy())
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                running.append(_start(waiting.pop(0), scratch))
+                _say(f"{running[-1].job.name} begins")
+            wait([one.process.sentinel for one in running], max(0.0, told + REPORT_SECONDS - time.perf_counter()))
+            for ended in [one for one in running if not one.process.is_alive()]:
+                running.remove(ended)
+                ended.process.join()
+                yield ended
+            if running and time.perf_counter() - told >= REPORT_SECONDS:
+                told = time.perf_counter()
+                _say("; ".join(one.state() for one in running) + _busy())
     finally:
-        running.process.kill()
-        running.process.join()
-    return running
+        for one in running:
+            one.process.kill()
+            one.process.join()
 
 
 def _start(job: Job, scratch: Path) -> Running:
@@ -159,9 +170,9 @@ def _start(job: Job, scratch: Path) -> Running:
 
 
 def _busy() -> str:
-    """Return a warning if the machine has more to do than this notebook; else nothing."""
+    """Return a warning if the machine has more to do than these notebooks; else nothing."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load <= cores + 1:
+    if load <= cores + 2 * AT_ONCE:
         return ""
     return f" (the machine is busy, load {load:.1f} on {cores} cores: cells wait for a core)"
 

@@ -108,6 +108,13 @@ def test_a_failing_cell_is_told_by_notebook_and_cell_and_leaves_the_old_copy(fol
     assert sorted(path.name for path in folders["output"].glob("*.ipynb")) == ["01_small.ipynb", "03_works.ipynb"]
 
 
+#: A cell that ends after the cell of the other notebook has begun.
+MEETS = """import time
+from pathlib import Path
+Path({folder!r}, {name!r}).touch()
+while not Path({folder!r}, {other!r}).exists():
+    time.sleep(0.1)
+time.sleep(1)"""
 #: A cell that writes when it began and ended.
 TIMES = """import time
 from pathlib import Path
@@ -116,16 +123,26 @@ time.sleep(1.5)
 Path({folder!r}, {name!r}).write_text(f"{{began}} {{time.time()}}")"""
 
 
-def test_notebooks_run_one_after_another_and_say_how_far_they_are(folders, tmp_path, monkeypatch, capsys):
+def test_two_notebooks_run_at_once_and_say_how_far_they_are(folders, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "REPORT_SECONDS", 0.5)
-    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0))
-    for name in ("01_one", "02_other"):
-        write_notebook(folders["notebooks"], [TIMES.format(folder=str(tmp_path), name=name)], name=name)
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    for name, other in (("01_one", "02_other"), ("02_other", "01_one")):
+        write_notebook(folders["notebooks"], [MEETS.format(folder=str(tmp_path), name=name, other=other)], name=name)
     assert runner.run(**folders) == []
-    one, other = (tuple(map(float, (tmp_path / name).read_text().split())) for name in ("01_one", "02_other"))
-    assert one[1] < other[0]
     told = capsys.readouterr().out
-    assert "02_other: cell 4 of 4" in told and "the machine is busy, load 9.0 on" in told
+    assert "01_one: cell 4 of 4" in told and "; 02_other: cell 4 of 4" in told
+    assert "the machine is busy, load 99.0 on" in told
+
+
+@pytest.mark.parametrize("timed", ["01_one", "02_other"])
+def test_a_cell_that_measures_time_runs_alone(timed, folders, tmp_path):
+    for name in ("01_one", "02_other"):
+        code, tags = [TIMES.format(folder=str(tmp_path), name=name)], (execution.TIMED,) if name == timed else ()
+        write_notebook(folders["notebooks"], code, name=name, tags=tags)
+    assert runner.run(**folders) == []
+    spans = (tuple(map(float, (tmp_path / name).read_text().split())) for name in ("01_one", "02_other"))
+    first, second = sorted(spans)
+    assert first[1] < second[0]
 
 
 PROGRAM = """
