@@ -52,7 +52,7 @@ def fastest(pair: Pair, kind: str) -> str:
 
 
 def rows_of(pair: ModelPair, asked: Sequence[Prompt], names: Sequence[str]) -> pd.DataFrame:
-    """A row an output and method, of first turns."""
+    """A row per output and method, of first turns."""
     print(f"{len(asked)} prompts, each decoded by plain, {', '.join(names)}", flush=True)
     first_turns = [replace(prompt, turns=prompt.turns[:1]) for prompt in asked]
     return pd.DataFrame(race(pair, first_turns, [PLAIN, *names], TOKENS, peers=())[2])

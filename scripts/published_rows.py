@@ -107,7 +107,7 @@ def run(model: PreTrainedModel, recording: Recording, drafter: Drafter) -> Gener
 
 
 def rows_of(model: PreTrainedModel, own: Sequence[Recording], drafters: Mapping[str, Drafter]) -> pd.DataFrame:
-    """A row an output and method; ``same``: the output is the recorded one."""
+    """A row per output and method; ``same``: the output is the recorded one."""
     capture, states = Capture(), methods.states(drafters)
     for drafter in drafters.values():
         drafter.reset()

@@ -84,7 +84,7 @@ def bounded(length: int) -> PreTrainedModel:
 
 
 def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:
-    """One token a character: two special ones, then the printable characters from the space on."""
+    """One token per character: two special ones, then the printable characters from the space on."""
     words = ["<s>", "</s>", *(chr(32 + i) for i in range(size - 2))]
     core = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
     core.decoder = decoders.Fuse()

@@ -22,7 +22,7 @@ from tests.families import TEXT, VOCABULARY, build, cut, prompt
 
 
 def test_the_overhead_is_what_steps_take_beyond_their_calls_of_the_model(monkeypatch):
-    """One token a step: a run of n tokens more than another has n steps more, whatever came from the prefill."""
+    """One token per step: a run of n tokens more than another has n steps more, whatever came from the prefill."""
     run = Generation([5] * 9, [Step(DraftTree.chain([]), (), (5,), 0.0, 0.002, 0.0)] * 8, "length", 128, 1.0)
     models = []
 

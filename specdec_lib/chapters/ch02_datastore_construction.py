@@ -114,7 +114,7 @@ def next_token_reciprocal_rank(index: DenseIndex, states: np.ndarray, tokens: np
     """
     wanted = np.asarray(tokens)
     if not len(states) or wanted.shape != (len(states),):
-        raise ValueError(f"states have shape {np.shape(states)}, tokens {wanted.shape}; expected one token a state")
+        raise ValueError(f"states have shape {np.shape(states)}, tokens {wanted.shape}; expected one token per state")
     ranks = []
     for begin in range(0, len(states), _BATCH):
         found = index.search(states[begin : begin + _BATCH], k)[1]

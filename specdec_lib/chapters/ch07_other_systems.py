@@ -123,7 +123,7 @@ def in_order(paper: pd.DataFrame, table: int, tasks: Collection[str]) -> pd.Seri
 
 
 def with_ours(paper: pd.DataFrame, tables: Collection[int], here: Mapping[str, Mapping[str, Interval]]) -> pd.DataFrame:
-    """One row a system of some tables: on each task its published range, as text, and our number, None without one.
+    """One row per system of some tables: on each task its published range, as text, and our number, None without one.
 
     ``here`` has by method and task our number. The columns are ``System`` and for each task ``task`` and ``task, here``.
     """

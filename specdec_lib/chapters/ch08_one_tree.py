@@ -292,7 +292,7 @@ def variants(
 
 
 def methods_with_store(drafters: Iterable[tuple[str, Size]], costs: Sequence[PassCosts]) -> list[str]:
-    """The methods of :func:`variant_rows_of_prompts` whose rows depend on the datastore: all but PLD and PLD+, alone."""
+    """The methods of :func:`variant_rows_of_prompts` whose rows depend on the datastore: all but PLD and PLD+ (h)."""
     everything = [*drafters, (BOUND, "hindsight"), *((NEURAL, each.name) for each in costs)]
     return [f"{variant}, {size}" for variant, size in everything if variant not in ("PLD", "PLD+ (h)")]
 

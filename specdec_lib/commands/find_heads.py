@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _describe(heads: InductionHeads) -> str:
-    """The ten best heads, one a line, below how many were credited."""
+    """The ten best heads, one per line, below how many were credited."""
     ranked = heads.ranked()
     lines = [
         f"{len(ranked)} of {heads.peaks.size} heads peak at the origin of at least one of {heads.copied:,} copied "

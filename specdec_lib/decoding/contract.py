@@ -131,7 +131,7 @@ class Evidence(NamedTuple):
     candidates: float = 0.0
     #: How far ahead of the next best place the best one was.
     margin: float = 0.0
-    #: How near what is copied from is to the context: one number, or one a node.
+    #: How near what is copied from is to the context: one number, or one per node.
     similarity: Sequence[float] = (0.0,)
     #: Logarithm of the attention that the target pays to the copied place, 0 where nobody looked.
     attention: float = 0.0

@@ -310,7 +310,7 @@ def decode(
     ----------
     verifier : Verifier
     drafter : Drafter or None
-        None decodes plainly, one token a pass.
+        None decodes plainly, one token per pass.
     context : Context
         Its tokens are the prompt; the new ones are appended to them.
     limits : Limits

@@ -1,4 +1,4 @@
-"""Record a run whose tokens are known: one pass over the prompt and one over the answer, not one a token."""
+"""Record a run whose tokens are known: one pass over the prompt and one over the answer, not one per token."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class AuxiliaryTokens:
     Examples
     --------
     >>> import numpy as np
-    >>> from specdec_lib import DraftTree, AuxiliaryTokens
+    >>> from specdec_lib import AuxiliaryTokens, DraftTree
     >>> riding = AuxiliaryTokens([9], depths=[2], visible=np.array([[True, True, False, True]]))
     >>> tree = DraftTree([5, 6], [-1, 0]).annotated(auxiliary=riding)
     >>> tree.mask().astype(int)
@@ -48,9 +48,7 @@ class AuxiliaryTokens:
         self.visible = np.asarray(visible, dtype=bool)
         count = len(self.tokens)
         if len(self.depths) != count:
-            raise ValueError(
-                f"{count} auxiliary tokens but {len(self.depths)} depths; expected one depth an auxiliary token"
-            )
+            raise ValueError(f"{count} auxiliary tokens but {len(self.depths)} depths; expected one depth for each")
         if self.visible.ndim != 2 or len(self.visible) != count:
             raise ValueError(
                 f"visible has shape {self.visible.shape}; expected one row for each of {count} auxiliary tokens"
@@ -151,7 +149,9 @@ class DraftTree:
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], probabilities: torch.Tensor | None = None):
         self._fill(list(map(index, tokens)), list(map(index, parents)), probabilities)
         if len(self.tokens) != len(self.parents):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.parents)} parents; expected one parent a token")
+            raise ValueError(
+                f"{len(self.tokens)} tokens but {len(self.parents)} parents; expected one parent per token"
+            )
         for i, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if not -1 <= parent < i:
                 raise ValueError(f"parents[{i}] is {parent}; expected -1 (the root) or the index of an earlier node")
@@ -162,7 +162,7 @@ class DraftTree:
         self.is_chain = all(parent == i - 1 for i, parent in enumerate(self.parents))
         if probabilities is not None:
             if probabilities.ndim != 2 or len(probabilities) != len(self.tokens):
-                raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row a token")
+                raise ValueError(f"probabilities have shape {tuple(probabilities.shape)}; expected one row per token")
 
     def _fill(self, tokens: list[int], parents: list[int], probabilities: torch.Tensor | None = None) -> None:
         self.tokens, self.parents, self.probabilities = tokens, parents, probabilities
@@ -181,7 +181,7 @@ class DraftTree:
         count = len(self.tokens)
         for name, values in (("scores", scores), ("sources", sources)):
             if values is not None and len(values) != count:
-                raise ValueError(f"{len(values)} {name} but {count} tokens; expected one a node")
+                raise ValueError(f"{len(values)} {name} but {count} tokens; expected one per node")
         if auxiliary is not None and auxiliary.visible.shape[1] != 1 + count + len(auxiliary):
             raise ValueError(
                 f"visible has shape {auxiliary.visible.shape}; expected {1 + count + len(auxiliary)} columns"

@@ -34,7 +34,7 @@ SHARD, MOST = 32, 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt and the target's answer; a subclass adds arrays with one entry a token of it.
+    """A prompt and the target's answer; a subclass adds arrays with one entry per token of it.
 
     Parameters
     ----------

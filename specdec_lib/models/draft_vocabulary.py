@@ -160,7 +160,7 @@ def checked_vocabulary(model: PreTrainedModel, vocabulary: DraftVocabulary) -> D
     if not 0 <= vocabulary.unknown < rows or len(vocabulary) > rows:
         raise ValueError(
             f"a draft vocabulary of {len(vocabulary)} tokens with row {vocabulary.unknown} for all others does not fit a "
-            f"model that embeds {rows}; expected one row a token and one for the others"
+            f"model that embeds {rows}; expected one row per token and one for the others"
         )
     return vocabulary
 

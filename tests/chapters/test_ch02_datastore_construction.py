@@ -74,7 +74,7 @@ def test_reciprocal_ranks_are_those_of_a_loop():
     assert 0 < np.mean(firsts) < 1
     states = np.zeros((60, 2))
     assert chapter.next_token_reciprocal_rank(index, states, wanted, 4) == pytest.approx(np.mean(firsts))
-    with pytest.raises(ValueError, match="one token a state"):
+    with pytest.raises(ValueError, match="one token per state"):
         chapter.next_token_reciprocal_rank(index, states, wanted[:59])
 
 

@@ -204,7 +204,7 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
     longest = rng.integers(0, 4, count)
     costs = PassCosts({1: 1.0, 2: float(rng.uniform(0.5, 2)), 4: float(rng.uniform(0.5, 4))}, step=0.1)
     curve = costs.curve(count + 1) + 0.1
-    costs = []
+    ways = []
     for drafted in itertools.product(range(4), repeat=count - 1):
         place, cost = 0, 0.0
         for n in drafted:
@@ -215,8 +215,8 @@ def test_the_least_cost_is_that_of_the_cheapest_of_all_ways(seed):
                 break
             place, cost = place + 1 + n, cost + curve[n]
         if place == count - 1:
-            costs.append(cost)
-    assert study.least_cost(longest, costs) == pytest.approx(min(costs))
+            ways.append(cost)
+    assert study.least_cost(longest, costs) == pytest.approx(min(ways))
 
 
 def test_acceptable_tokens_are_those_that_a_draft_at_that_position_has_right():

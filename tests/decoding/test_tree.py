@@ -82,7 +82,7 @@ RIDER = AuxiliaryTokens([1], [1], np.ones((1, 3)))
     (lambda: DraftTree([-4], [-1]), r"tokens\[0\] is -4"),
     (lambda: DraftTree([5, 5], [-1, -1]), "two children of one node carry the same token"),
     (lambda: DraftTree([1, 2], [-1, 0], torch.ones(3, 9)), r"shape \(3, 9\)"),
-    (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row a token"),
+    (lambda: DraftTree([1, 2], [-1, 0], torch.ones(9)), "one row per token"),
     (lambda: DraftTree.chain([1, -3]), "-3"),
     (lambda: DraftTree.chain([3, 4]).annotated(scores=[1.0]), "1 scores but 2 tokens"),
     (lambda: DraftTree([3, 4], [-1, -1]).annotated(sources=["a", "b", "c"]), "3 sources but 2 tokens"),

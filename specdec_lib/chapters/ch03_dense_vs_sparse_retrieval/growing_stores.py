@@ -392,7 +392,7 @@ def dresd_leads(rows: pd.DataFrame, version: str) -> list[Interval]:
 
 
 def at_end(rows: pd.DataFrame, version: str, which: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Pairs of DReSD and a version of REST, one a way of decoding, with the smallest (``"min"``) or the largest (``"max"``) store
+    """Pairs of DReSD and a version of REST, one per way of decoding, with the smallest (``"min"``) or the largest (``"max"``) store
     of other people's code."""
     text = rows[rows.store == "packages"]
     return settings(text[text.stored == text.stored.agg(which)], "DReSD", version, ["way"])
@@ -512,7 +512,7 @@ def _name(text: str) -> str:
 
 
 def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
-    """Counts of the replays of REST on a case, a row a prompt; turns of one question are one prompt.
+    """Counts of the replays of REST on a case, a row per prompt; turns of one question are one prompt.
 
     Next to the columns of the results table: ``characters``; ``matched_2``, ``matched_10`` and ``matched_17``, the steps whose
     longest suffix has 2 to 9, 10 to 16 and more tokens; ``cut``, the steps with more matches than the released code reads.

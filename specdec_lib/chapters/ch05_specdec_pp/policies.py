@@ -70,7 +70,7 @@ class Oracle(StoppingRule):
 @dataclass(frozen=True)
 class Policy:
     """One rule with one setting, made afresh for each output (only the oracle looks at it); ``family`` is what it is
-    compared as, ``heads`` what it asks, one a training seed, ``least`` the fewest tokens of a draft."""
+    compared as, ``heads`` what it asks, one per training seed, ``least`` the fewest tokens of a draft."""
 
     family: str
     setting: str
@@ -164,7 +164,7 @@ def outputs_of(
 
 
 def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
-    """Rows of every output under every policy, on all cores; a row a policy, head and output, in this order.
+    """Rows of every output under every policy, on all cores; a row per policy, head and output, in this order.
 
     :attr:`Output.about`; ``family``, ``method`` (family and setting); ``head``, the place of its training seed, 0 without one;
     ``tokens``, ``passes`` of the target, ``drafted``, ``accepted``, ``draft_passes``.
@@ -289,7 +289,7 @@ def best_length(speeds: np.ndarray, outputs: np.ndarray | slice = slice(None)) -
 
 
 def shipped_heads(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list[AcceptanceHead], list[AcceptanceHead]]:
-    """The acceptance heads that come with a pair, one a training seed: those of the paper, and those that see the draft model's
+    """The acceptance heads that come with a pair, one per training seed: those of the paper, and those that see the draft model's
     probability too; ValueError for heads of another draft model."""
     folder = companions(target) / "head"
     heads = [AcceptanceHead.load(path) for path in sorted(folder.glob("acceptance*.safetensors"))]
@@ -441,7 +441,7 @@ class Fit(NamedTuple):
 def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
     """Regress the time of whole runs on their numbers of forwards, without an intercept (section 4.2).
 
-    ``forwards`` has one row a run and one column a kind; the fit of equation 2.1 takes N_draft and N_target. Its first
+    ``forwards`` has one row per run and one column per kind; the fit of equation 2.1 takes N_draft and N_target. Its first
     coefficient is the time that one more drafted token costs, wherever it is spent: the draft model's forward, and the
     wider forward of the target. ValueError if the runs do not tell the kinds apart.
     """

@@ -59,7 +59,7 @@ class ForwardTimes(NamedTuple):
 
 
 def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTimes:
-    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry a repeat."""
+    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry per repeat."""
     counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
     if not all(counts):
         raise ValueError("no draft was verified in the timed runs; time longer outputs")

@@ -1,4 +1,4 @@
-"""Numbers that the papers print: one CSV file a paper, a row a number; and expressions over them, so that none is typed."""
+"""Numbers that the papers print: one CSV file per paper, one row per number; and expressions over them, so that none is typed."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def sweep_draft_model(
 ) -> dict[int, list[Generation]]:
     """Replay a draft model on greedy recordings at every draft length K, drafting no token twice.
 
-    By K one Generation a recording: its steps are those of ``replay(trace, DraftModel(draft, K))``, its draft times are not.
+    By K one Generation per recording: its steps are those of ``replay(trace, DraftModel(draft, K))``, its draft times are not.
     """
 
     def swept(recording: Recording) -> dict[int, Generation]:
@@ -293,7 +293,7 @@ def time_methods(
 
     No drafter sees what it learned in an earlier repeat: all are reset before each prompt, or those whose ``state`` is warm
     before the first of each repeat alone; the state is one for all or by method. The first recording is decoded once more by
-    each method before any time counts. Gives by method for each repeat one Generation a recording. Raises ValueError if two
+    each method before any time counts. Gives by method for each repeat one Generation per recording. Raises ValueError if two
     methods share one drafter that is to stay warm.
     """
     state = dict.fromkeys(drafters, state) if isinstance(state, str) else state

@@ -179,7 +179,7 @@ def lookup(key: str) -> Answer | None:
         return Answer(about["tokens"], about["finish_reason"])
     if os.environ.get(FRESH):
         return None
-    # A file a model; the key names the weights.
+    # A file per model; the key names the weights.
     files = sorted(paths.RECORDINGS.parent.glob("*.npz"))
     return next((found[key] for path in files if key in (found := _committed(path, path.stat().st_mtime_ns))), None)
 

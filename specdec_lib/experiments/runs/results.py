@@ -29,7 +29,7 @@ ALL = "all"
 
 
 def table(recordings: Sequence[Recording], runs: Mapping[str, Sequence[Generation]]) -> pd.DataFrame:
-    """The results table: a row per output and method, of which ``runs`` has one Generation a recording.
+    """The results table: a row per output and method, of which ``runs`` has one Generation per recording.
 
     ``task, prompt, turn, seed, temperature, method, looped``; ``tokens`` (of passes, the prefill's first one not counted),
     ``passes``, ``drafts`` (passes that had one), ``drafted`` (tokens), ``accepted``, ``depth`` (sum over drafts), ``levels``

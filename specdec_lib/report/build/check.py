@@ -78,7 +78,7 @@ def _check_code(cells: list[nbformat.NotebookNode]) -> list[str]:
         settings = cell.metadata.get("mystnb", {})
         figure, drawn = settings.get("figure", {}), settings.keys() & {"figure", "image"}
         named = figure.get("caption") and figure.get("name", "").startswith("fig-")
-        # One value a line: a parameters cell is as long as it has parameters. A solution is a program, unfolded by who wants it.
+        # One value per line: a parameters cell is as long as it has parameters. A solution is a program, unfolded by who wants it.
         solution = settings.get("code_prompt_show") == "Solution"
         saves = "report.save(" in cell.source
         short = len(lines) < MAX_CELL_LINES or imports or "parameters" in tags or saves or solution
