@@ -317,7 +317,8 @@ def test_a_biased_acceptance_fails(tiny, sampling_engine, choose):
 
 
 def test_a_drafter_of_hidden_states_is_refused_when_the_engine_starts(capfd):
-    with pytest.raises(RuntimeError):
+    # The engine's own error, of a kind that depends on where its processes are; it names no cause.
+    with pytest.raises(Exception, match="initialization failed"):
         engine(POCKET, OURS | {"model": "proposers.Refused"}, max_model_len=SHORT, tokenizer=str(smollm2.folder()))
     said = "".join(capfd.readouterr())
     assert "needs hidden states, and vLLM gives a proposer tokens alone; use PromptLookup instead" in said
