@@ -21,7 +21,7 @@ def _warn(old: str, new: str, level: int = 3) -> None:
 def names_of(
     package: str, homes: Mapping[str, str], former: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` for a package: each name of ``homes`` with the module that has it.
+    """``__getattr__``, ``__dir__`` and ``__all__`` for a package: each name of ``homes`` with the module that has it, or is it.
 
     ``former`` has by names of version 1.0 those of ``homes`` that they are now.
     """
@@ -32,7 +32,8 @@ def names_of(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if new != name:
             _warn(f"{package}.{name}", f"{package}.{new}")
-        return getattr(import_module(f"{package}.{homes[new]}"), new)
+        home = import_module(f"{package}.{homes[new]}")
+        return home if homes[new] == new else getattr(home, new)
 
     return get, lambda: sorted(homes), sorted(homes)
 

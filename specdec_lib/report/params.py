@@ -4,27 +4,30 @@ The cell tagged ``parameters`` holds annotated assignments of literals, each wit
 
     max_new_tokens: int = 128      # tokens generated per prompt
 
-papermill itself runs a notebook with a misspelt parameter, or one of the wrong type, without complaint; the
-functions here read the declarations from the source, without a kernel.
+papermill warns of a misspelt parameter and runs on, and takes a value of any type. What it reads of the declarations lacks the
+comment of a value over several lines, and leaves out, without a word, a line that declares nothing. So they are read from the
+source here, without a kernel; pydantic compares values with the declared types.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import difflib
 import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 _INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
-_TYPES: dict[str, type] = {"str": str, "bool": bool, "list": list, "dict": dict}
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 #: Parameters of version 1.0 under the names that they have now; both go with version 1.2.
@@ -44,25 +47,17 @@ class Parameter:
     default: Any
     help: str = ""
 
-    def accepts(self, value: Any) -> bool:
-        """Say whether ``value`` has the declared type; an int counts as a float, a bool never as a number."""
-        return _conforms(value, ast.parse(self.annotation, mode="eval").body)
+    def read(self, value: Any) -> Any:
+        """``value``, whole numbers as floats where those are declared; a ValidationError if it is not what is declared.
 
-    def beyond(self, value: Any) -> str:
-        """What is expected instead of a whole number that is too small or a list that is empty; else nothing.
-
-        A whole number counts something or is a seed: none is negative, and what is positive by default must be positive.
+        A whole number counts something or is a seed: none is negative, and what is positive by default must be positive. A list
+        that has entries by default must have one.
         """
-        if isinstance(value, list | dict) and not value and self.default:
-            return "at least one entry"
-        given, known = (
-            [one for one in (each if isinstance(each, list) else [each]) if type(one) is int]
-            for each in (value, self.default)
-        )
-        if self.annotation == "float" or not given:
-            return ""
-        least = 1 if known and min(known) > 0 else 0
-        return f"{least} or more" if min(given) < least else ""
+        held = self.default.values() if isinstance(self.default, dict) else self.default
+        entries = list(held) if isinstance(self.default, list | dict) else [held]
+        return TypeAdapter(
+            _type(ast.parse(self.annotation, mode="eval").body, entries), config=_STRICT
+        ).validate_python(value)
 
 
 def parse_declarations(source: str) -> dict[str, Parameter]:
@@ -88,8 +83,11 @@ def parse_declarations(source: str) -> dict[str, Parameter]:
         above = comments.get(node.lineno - 1, ("", False))
         text = next((comments[line][0] for line in range(node.lineno, node.end_lineno + 1) if line in comments), "")
         declared[name] = Parameter(name, annotation, default, text or (above[0] if above[1] else ""))
-        if not declared[name].accepts(default):
-            raise UsageError(f"parameter {name!r} is declared {annotation} but its default is {default!r}")
+        try:
+            declared[name].read(default)
+        except ValidationError:
+            message = f"parameter {name!r} is declared {annotation} but its default is {default!r}"
+            raise UsageError(message) from None
     return declared
 
 
@@ -130,23 +128,22 @@ def unknown_message(name: str, declared: Iterable[str], where: str = "") -> str:
 
 def validate(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str = "") -> dict[str, Any]:
     """Return ``values`` with integers made floats where a float is declared."""
-    faults = []
+    faults, read = [], {}
     for name, value in values.items():
         if name not in declared:
             faults.append(unknown_message(name, declared, where))
-        elif not declared[name].accepts(value):
+            continue
+        try:
+            read[name] = declared[name].read(value)
+        except ValidationError as error:
+            place, why = (error.errors()[0][key] for key in ("loc", "msg"))
             faults.append(
-                f"parameter {name!r}{f' of {where}' if where else ''} is {value!r} ({type(value).__name__}); "
-                f"{declared[name].annotation} is expected, for example {declared[name].default!r}"
-            )
-        elif expected := declared[name].beyond(value):
-            faults.append(
-                f"parameter {name!r}{f' of {where}' if where else ''} is {value!r}; expected {expected}, for example "
-                f"{declared[name].default!r}"
+                f"parameter {name!r}{f' of {where}' if where else ''} is {value!r}; expected {declared[name].annotation}, for "
+                f"example {declared[name].default!r} ({name}{''.join(f'[{step!r}]' for step in place)}: {why})"
             )
     if faults:
         raise UsageError("\n".join(faults))
-    return {name: float(value) if declared[name].annotation == "float" else value for name, value in values.items()}
+    return read
 
 
 class _Loader(yaml.SafeLoader):
@@ -183,23 +180,21 @@ def parse_value(text: str, parameter: Parameter) -> Any:
         raise UsageError(f"parameter {parameter.name!r}: {text!r:.60} cannot be read as {kind}") from None
 
 
-def _conforms(value: Any, annotation: ast.expr) -> bool:
-    if isinstance(annotation, ast.Name):
-        kind = annotation.id
-        if kind == "float":
-            return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-        if kind == "int":
-            return isinstance(value, int) and not isinstance(value, bool)
-        if kind in _TYPES:
-            return isinstance(value, _TYPES[kind])
-    if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
-        kind, inner = annotation.value.id, annotation.slice
-        if kind == "list":
-            return isinstance(value, list) and all(_conforms(item, inner) for item in value)
-        if kind == "dict" and isinstance(inner, ast.Tuple) and len(inner.elts) == 2:
-            return isinstance(value, dict) and all(
-                _conforms(key, inner.elts[0]) and _conforms(item, inner.elts[1]) for key, item in value.items()
-            )
+def _type(annotation: ast.expr, entries: Sequence[Any]) -> Any:
+    """The type that an annotation names, which is read and not run, of values like ``entries``."""
+    filled = Field(min_length=1 if entries else 0)
+    match annotation:
+        case ast.Name(id="int"):
+            positive = bool(entries) and all(type(one) is int and one > 0 for one in entries)
+            return Annotated[int, Field(ge=int(positive))]
+        case ast.Name(id="float" | "str" | "bool" as kind):
+            return getattr(builtins, kind)
+        case ast.Name(id="list" | "dict" as kind):
+            return Annotated[getattr(builtins, kind), filled]
+        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
+            return Annotated[list[_type(inner, entries)], filled]
+        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, value])):
+            return Annotated[dict[_type(key, ()), _type(value, entries)], filled]
     raise UsageError(
         f"type {ast.unparse(annotation)!r} cannot be used for a parameter: "
         "use int, float, str, bool, list[...] or dict[str, ...]"

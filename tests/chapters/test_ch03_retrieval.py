@@ -162,11 +162,10 @@ def test_shapes_and_variants_are_replayed_as_each_alone(pocket, monkeypatch, tmp
 def test_a_line_is_found_again_at_any_size():
     frame = sized(0.5, 0.25)
     assert retrieval.extrapolate_to_size(frame, 1e9)[:3] == pytest.approx((2.75,) * 3)
-    assert retrieval.extrapolate_to_size(frame, 1e9, degree=2)[:3] == pytest.approx((2.75,) * 3)
     assert retrieval.extrapolate_to_size(frame, 1e9, then=lambda rate: rate / 1.1).value == pytest.approx(2.5)
     assert [step.value for step in retrieval.steps(frame)] == pytest.approx([1.5 / 1.25, 2.0 / 1.5])
-    with pytest.raises(ValueError, match="degree 2 through 2 sizes"):
-        retrieval.extrapolate_to_size(sized(1, 1, sizes=(1e3, 1e4)), 1e9, degree=2)
+    with pytest.raises(ValueError, match="a line through 1 size; expected two"):
+        retrieval.extrapolate_to_size(sized(1, 1, sizes=(1e3,)), 1e9)
 
 
 def test_the_fit_follows_the_prompts_that_a_sample_draws():

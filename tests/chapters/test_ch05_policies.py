@@ -344,7 +344,7 @@ def test_at_other_times_settings_are_chosen_anew(comparison):
 
 def test_outputs_of_one_prompt_stay_in_one_half(llama):
     small = perturbed(llama)
-    found = in_sets(play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines(4)[:1]), SETS)
+    found = in_sets(play_all(outputs_of(llama, small, Sampling(0.7), seeds=2)[:8], baselines()[:1]), SETS)
     assert found.tuning.tolist() == [True, True, False, False] * 2 and set(found.task) == {"a"}
     assert found.seed.tolist() == [0, 1] * 4 and found.prompt.nunique() == 4
 

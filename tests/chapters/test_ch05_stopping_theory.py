@@ -192,7 +192,7 @@ def test_the_theorem_never_fails():
     applied = 0
     for _ in range(INSTANCES):
         order = int(rng.integers(0, 3))
-        pair = random_pair(rng, 2 if order == 2 else int(rng.integers(2, 4)), order, rng.choice([0.2, 0.5, 1.0]))
+        pair = random_pair(rng, 2 if order == 2 else int(rng.integers(2, 4)), order)
         rounds, costs = Rounds.of(pair, int(rng.integers(2, 7))), random_costs(rng)
         for stops in (random_policy(rounds, rng), rounds.threshold(rng.random())):
             ending = endless_of(rounds, costs, stops)

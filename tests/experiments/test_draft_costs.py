@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_lib import Capture
+from specdec_lib import Capture, paths
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
@@ -100,10 +100,11 @@ def test_costs_from_the_papers_follow_from_their_printed_numbers():
 
 
 @pytest.mark.parametrize("row", ["a,b,c,1,1.0,x", "a,b,c,8,0,x", "a,b,c,8,dear,x", "a,b,c,8,1.1,x\na,b,c,8,1.2,x"])
-def test_a_row_that_is_no_cost_is_refused(tmp_path, row):
+def test_a_row_that_is_no_cost_is_refused(tmp_path, monkeypatch, row):
+    monkeypatch.setattr(paths, "PUBLISHED", tmp_path)
     (tmp_path / "pass_costs.csv").write_text(f"source,device,model,width,relative_cost,where\n{row}\n")
     with pytest.raises(ClaimError, match="line [23]"):
-        pass_costs(tmp_path)
+        pass_costs()
 
 
 def test_drafting_costs_have_a_row_a_length_and_drafter_and_count_memory():

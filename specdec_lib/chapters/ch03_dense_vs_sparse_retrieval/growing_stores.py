@@ -134,20 +134,18 @@ def steps(frame: pd.DataFrame) -> list[Interval]:
     return [ratio(larger, smaller) for smaller, larger in zip(parts, parts[1:], strict=False)]
 
 
-def extrapolate_to_size(
-    frame: pd.DataFrame, size: float, degree: int = 1, then: Callable[[Any], Any] = lambda rate: rate
-) -> Interval:
-    """What a polynomial in the logarithm of the store's size, fitted by least squares, gives for another size.
+def extrapolate_to_size(frame: pd.DataFrame, size: float, then: Callable[[Any], Any] = lambda rate: rate) -> Interval:
+    """What a line in the logarithm of the store's size, fitted by least squares, gives for another size.
 
-    Every bootstrap sample is fitted again. The interval says nothing of whether the rate goes on along the curve: compare
-    ``degree`` 1 and 2 for that. ``then`` is applied to the rate, such as a division by the cost of a pass.
+    Every bootstrap sample is fitted again. The interval says nothing of whether the rate goes on along the line. ``then`` is
+    applied to the rate, such as a division by the cost of a pass.
     """
     parts = by_size(frame)
-    if len(parts) <= degree:
-        raise ValueError(f"a curve of degree {degree} through {len(parts)} sizes; expected more sizes")
+    if len(parts) < 2:
+        raise ValueError(f"a line through {len(parts)} size; expected two sizes or more")
 
     def powers(tokens: float) -> np.ndarray:
-        return np.log10(tokens) ** np.arange(degree + 1)
+        return np.array([1.0, np.log10(tokens)])
 
     weights = powers(size) @ np.linalg.pinv(np.stack([powers(stored) for stored in parts]))
     return of_rates(list(parts.values()), lambda *rates: then(sum(w * r for w, r in zip(weights, rates, strict=True))))

@@ -88,14 +88,14 @@ def _each(family: str, name: str, values: Iterable[float], rule: Callable[..., S
     return [Policy(family, f"{name} = {v:g}", lambda passed, v=v: rule(v), **kwargs) for v in values]
 
 
-def baselines(longest: int = 20) -> list[Policy]:
+def baselines() -> list[Policy]:
     """Policies without a head, at all settings that are tried; ``fixed K`` at :data:`PAPER_LENGTHS`, ``any fixed K`` at
-    every length up to ``longest``."""
+    every length up to 20."""
     thresholds = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     transient = lambda passed: stopping.Heuristic(5, transient=True)  # noqa: E731
     return [
-        *_each("fixed K", "K", [k for k in PAPER_LENGTHS if k <= longest], stopping.FixedLength),
-        *_each("any fixed K", "K", range(1, longest + 1), stopping.FixedLength),
+        *_each("fixed K", "K", PAPER_LENGTHS, stopping.FixedLength),
+        *_each("any fixed K", "K", range(1, 21), stopping.FixedLength),
         Policy("heuristic", "from 5", transient),
         *_each("confidence", "threshold", thresholds, stopping.Confidence),
         *_each("fitted confidence", "from", [0.4], stopping.FittedConfidence),

@@ -107,16 +107,14 @@ def stationary(transitions: np.ndarray) -> np.ndarray:
     return share
 
 
-def random_pair(
-    rng: np.random.Generator, vocabulary: int, order: int = 1, concentration: float = 0.5, looseness: float = 1.0
-) -> ChainPair:
+def random_pair(rng: np.random.Generator, vocabulary: int, order: int = 1, looseness: float = 1.0) -> ChainPair:
     """Draw a target, and a draft that follows it closely in some contexts and loosely in others.
 
-    The target's rows are drawn from a Dirichlet distribution: the smaller ``concentration``, the surer it is. The draft
+    The target's rows are drawn from a Dirichlet distribution, in which it is rather sure. The draft
     mixes in an independent row, with a weight of each context's own, uniform in [0, ``looseness``].
     """
     contexts = vocabulary**order
-    own, other = rng.dirichlet(np.full(vocabulary, concentration), (2, contexts))
+    own, other = rng.dirichlet(np.full(vocabulary, 0.5), (2, contexts))
     # A thousandth of the uniform law keeps every token possible, so that a long text meets every context.
     target = 0.999 * own + 0.001 / vocabulary
     weight = looseness * rng.random((contexts, 1))

@@ -24,9 +24,9 @@ class ClaimError(ValueError):
     """A row of the ledger, or a published number that it names, is not as it must be."""
 
 
-def _rows(name: str, folder: str | Path | None, columns: tuple[str, ...]) -> tuple[Path, list[dict[str, str]]]:
+def _rows(name: str, columns: tuple[str, ...]) -> tuple[Path, list[dict[str, str]]]:
     """The path of a table of published numbers and its rows, which must have these columns."""
-    path = (paths.PUBLISHED if folder is None else Path(folder)) / f"{name}.csv"
+    path = paths.PUBLISHED / f"{name}.csv"
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != columns:
@@ -34,10 +34,10 @@ def _rows(name: str, folder: str | Path | None, columns: tuple[str, ...]) -> tup
         return path, list(reader)
 
 
-def published(paper: str, folder: str | Path | None = None) -> dict[str, dict[str, str]]:
+def published(paper: str) -> dict[str, dict[str, str]]:
     """Published numbers of a paper by their id: rows with ``where``, ``setting``, ``method``, ``quantity``, ``value`` (a
     number, or "not available"), ``spread``, ``unit``, ``note``, all as text."""
-    path, listed = _rows(paper, folder, _COLUMNS)
+    path, listed = _rows(paper, _COLUMNS)
     rows: dict[str, dict[str, str]] = {}
     for row in listed:
         if row["id"] in rows:
@@ -109,12 +109,12 @@ class CostSource(NamedTuple):
     model: str
 
 
-def pass_costs(folder: str | Path | None = None) -> dict[CostSource, dict[int, float]]:
+def pass_costs() -> dict[CostSource, dict[int, float]]:
     """Published costs of passes for each source, device and model.
 
     By tokens in the pass: its time as a multiple of a pass over one token, 1 for one token among them.
     """
-    path, rows = _rows("pass_costs", folder, _COST_COLUMNS)
+    path, rows = _rows("pass_costs", _COST_COLUMNS)
     curves: dict[CostSource, dict[int, float]] = {}
     for line, row in enumerate(rows, start=2):
         curve = curves.setdefault(CostSource(row["source"], row["device"], row["model"]), {1: 1.0})

@@ -7,7 +7,6 @@ that they name what the notebooks declare now and took last.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +59,9 @@ def _folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
 
 
-def minutes(spans: Iterable[tuple[str, str]]) -> float:
-    """Minutes in which at least one of the runs was going on."""
-    total, until = 0.0, float("-inf")
-    for began, ended in sorted(tuple(datetime.fromisoformat(time).timestamp() for time in one) for one in spans):
-        total += max(0.0, ended - max(began, until))
-        until = max(until, ended)
-    return total / 60
-
-
 def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
     """Return the table of what each executed notebook took and where, with the sum and the size of the cache below it."""
-    rows, spans = [], []
+    rows, seconds = [], 0.0
     for path in sorted(executed):
         content = nbformat.read(str(path), as_version=4)
         facts = content.metadata[METADATA]
@@ -83,7 +73,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
             f"| [](notebooks/{path.name}) | {facts['seconds']:.0f} | {size:.1f} | "
             f"{tables.markdown_cell(where)}{'s' if threads != '1' else ''} |"
         )
-        spans.append((content.metadata["papermill"]["start_time"], content.metadata["papermill"]["end_time"]))
+        seconds += facts["seconds"]
     cache = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
     lines = [
         ":::{table} What the run took that these pages show.",
@@ -95,7 +85,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         *rows,
         ":::",
         "",
-        f"Together {minutes(spans):.0f} minutes. What can be made again "
+        f"Together {seconds / 60:.0f} minutes. What can be made again "
         f"(datastores, answers, states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache} on that machine.",
         "",
     ]

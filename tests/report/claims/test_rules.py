@@ -227,12 +227,13 @@ def test_a_malformed_row_is_refused_by_name(tmp_path, change, message):
         load(tmp_path, ROW | change, ROW | {"id": "b"})
 
 
-def test_a_published_number_is_a_number_with_an_id_of_its_own(tmp_path):
+def test_a_published_number_is_a_number_with_an_id_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "PUBLISHED", tmp_path)
     header, row = "id,where,setting,method,quantity,value,spread,unit,note", "t1,Table 1,,,M,1,,,"
     for rows, message in (("t1,Table 1,,,M,about 2,,,", "expected a number"), (f"{row}\n{row}", "repeats")):
         (tmp_path / "rest.csv").write_text(f"{header}\n{rows}\n", encoding="utf-8")
         with pytest.raises(ClaimError, match=message):
-            published("rest", tmp_path)
+            published("rest")
 
 
 TWO = {"a": {"value": "1.5"}, "b": {"value": "3"}, "c": {"value": "not available"}}
