@@ -51,8 +51,9 @@ SECONDS = 2.0
 PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
-#: A relative change of each weight, of the size of float32's rounding, and how often another one is tried.
-ROUNDING, DRAWS = 2.0**-22, 3
+#: A relative change of each weight, and how often another one is tried. Processors add the thousand products of an output in
+#: different orders, which changes it by the square root of a thousand roundings of 2**-25.
+ROUNDING, DRAWS = 2.0**-20, 4
 
 Make = Callable[..., pd.DataFrame]
 Stores = Mapping[str, tuple[str, Collection[str] | None]]
