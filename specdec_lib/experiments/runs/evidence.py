@@ -272,7 +272,8 @@ class Evidence:
         """Make rows of prompts again that are drawn anew, but not of the methods ``unchecked`` and ``others``: their outputs are
         decoded by this run, not taken from an earlier one.
 
-        The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once.
+        The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once. Short prompts
+        are drawn more often than long ones, so that more of them are made again in the time.
         """
         compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
@@ -281,7 +282,7 @@ class Evidence:
             drawn = []
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
         self.outcomes.append(outcome)
-        drawn.sort(key=lambda prompt: random.Random(f"{self.seed} {prompt.task} {prompt.id}").random())
+        drawn.sort(key=lambda one: len(one.text) * random.Random(f"{self.seed} {one.task} {one.id}").random())
         began = time.perf_counter()
         for i, prompt in enumerate(drawn):
             if i and time.perf_counter() - began > SECONDS:
