@@ -62,6 +62,15 @@ SERVED: dict[str, tuple[str, dict]] = {
     "gpt2": ("gpt2", {"n_positions": CONTEXT}),
     "deepseek-v3": ("deepseek_v3", _LATENT),
 }
+#: Families some of whose layers keep one state of the whole text: chains alone are verified.
+CHAINS: dict[str, tuple[str, dict]] = {
+    "lfm2": ("lfm2", _GROUPED | {"layer_types": ["conv", "full_attention"]}),
+    "qwen3-next": ("qwen3_next", _GROUPED | _EXPERTS | {
+        "layer_types": ["linear_attention", "full_attention"], "num_experts": 4, "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    }),
+}  # fmt: skip
 #: Families that tree verification cannot serve.
 REFUSED: dict[str, tuple[str, dict]] = {
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
@@ -69,10 +78,8 @@ REFUSED: dict[str, tuple[str, dict]] = {
     "falcon-alibi": ("falcon", {"alibi": True}),
     "mamba": ("mamba", {}),
     "rwkv": ("rwkv", {}),
-    "qwen3-next": ("qwen3_next", _GROUPED),
     "recurrent-gemma": ("recurrent_gemma", {"num_key_value_heads": 1, "lru_width": 32}),
     "llama4": ("llama4_text", _GROUPED | {"head_dim": 8}),
-    "lfm2": ("lfm2", _GROUPED | {"full_attn_idxs": [1]}),
 }
 
 
@@ -93,7 +100,7 @@ def tokenizer(size: int = TEXT) -> PreTrainedTokenizerFast:
 
 def build(family: str, seed: int = 0, **changes) -> PreTrainedModel:
     """A random model of a family, or of another model type of transformers, in memory, in evaluation mode."""
-    kind, own = (SERVED | REFUSED).get(family, (family, {}))
+    kind, own = (SERVED | CHAINS | REFUSED).get(family, (family, {}))
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**_COMMON, **own, **changes})
     try:

@@ -2,16 +2,18 @@
 
 Transformers' dynamic cache concatenates at each step and its ``crop`` changed meaning in 5.20; this one needs neither.
 A verified block is written behind the committed length; committing moves the accepted path's rows into place. Which rows a
-commit keeps is decided here alone, for keys, values and captured states, so that another kind of cache is another such class.
+commit keeps is decided here alone, for keys, values and captured states. :class:`ChainCache` adds layers without rows, whose one
+state holds the whole text.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
 
 def on_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -122,6 +124,8 @@ class TreeCache(Cache):
         super().__init__(layers=[_Slots(self, i) for i in range(layers)])
         self.length = 0
         self.capacity = capacity
+        #: How many layers have keys and values.
+        self._rows_in = layers
         self.slots: torch.Tensor | None = None
         self._static = static
         # Keys and values of all layers of one shape lie in one buffer, so that a commit is one operation.
@@ -140,7 +144,7 @@ class TreeCache(Cache):
             if arena is None:
                 make = torch.zeros if self._static else torch.empty
                 arena = self._arenas[key] = make(
-                    (2 * len(self.layers), 1, states.shape[1], self.capacity, states.shape[3]),
+                    (2 * self._rows_in, 1, states.shape[1], self.capacity, states.shape[3]),
                     dtype=states.dtype,
                     device=states.device,
                 )
@@ -208,3 +212,69 @@ class TreeCache(Cache):
         if not 0 <= length <= self.length:
             raise ValueError(f"length is {length}; expected 0 to {self.length}, the positions that are committed")
         self.length = length
+
+
+class ChainCache(TreeCache):
+    """A cache for chains, of a model some of whose layers have no rows but one state of the whole text.
+
+    Convolutions and linear attention are such layers. A rejected token cannot be dropped from their state, so that is copied before
+    each pass. Where a commit keeps a part of the pass, the target goes back to the copy (:meth:`rewind`) and runs that part alone.
+
+    Parameters
+    ----------
+    recurrent : sequence of bool
+        For each layer whether it is of this kind.
+    capacity : int
+        Positions that the buffers of the others hold at first.
+
+    Examples
+    --------
+    A pass over three tokens, of which the first is kept. Here the state is the last token's number:
+
+    >>> import torch
+    >>> from specdec_lib.decoding.cache import ChainCache
+    >>> cache = ChainCache([True, False], capacity=8)
+    >>> def run(*numbers):
+    ...     cache.reserve(len(numbers))
+    ...     states = cache.update_conv_state(torch.tensor([[numbers]]), layer_idx=0, conv_kernel_size=1)
+    >>> run(5)
+    >>> cache.commit([0])
+    >>> run(6, 7, 8)
+    >>> cache.rewind()
+    >>> cache.get_conv_state(0)
+    tensor([[[5]]])
+    >>> run(6)
+    >>> cache.commit([0])
+    >>> cache.length, cache.get_conv_state(0)
+    (2, tensor([[[6]]]))
+    """
+
+    def __init__(self, recurrent: Sequence[bool], capacity: int):
+        super().__init__(len(recurrent), capacity)
+        self.layers = [LinearAttentionLayer() if own else self.layers[i] for i, own in enumerate(recurrent)]
+        self._rows_in -= sum(recurrent)
+        #: The states before the pass under way.
+        self._before: list[dict[str, Any]] = []
+
+    def reserve(self, width: int) -> None:
+        super().reserve(width)
+        self._before = [_copied(vars(layer)) for layer in self._states()]
+
+    def rewind(self) -> None:
+        """Go back to where the last pass began."""
+        for layer, before in zip(self._states(), self._before, strict=True):
+            vars(layer).update(_copied(before))
+
+    def truncate(self, length: int) -> None:
+        if length != self.length:
+            raise ValueError(f"length is {length}; expected {self.length}: a state of the whole text cannot be cut")
+
+    def _states(self) -> list[LinearAttentionLayer]:
+        return [layer for layer in self.layers if isinstance(layer, LinearAttentionLayer)]
+
+
+def _copied(value: Any) -> Any:
+    """A layer's notes, its tensors copied: a pass writes into them."""
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return value.clone() if isinstance(value, torch.Tensor) else value

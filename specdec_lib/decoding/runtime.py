@@ -22,9 +22,11 @@ from specdec_lib.decoding.checks import one_of, whole_number
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.forward import Forward
 from specdec_lib.decoding.served_models import (
+    UnsupportedModel,
     decoder_config,
     input_device,
     last_position,
+    recurrent_layers,
     rope_settings,
     state_of,
     unwrapped,
@@ -158,6 +160,9 @@ class Runtime:
         if len(places) > 1 or torch.device("meta") in places:
             raise ValueError(f"the model is on {sorted(map(str, places))}; a runtime needs one device: leave it out")
         self.device = input_device(model)
+        if any(recurrent_layers(model)):
+            name = type(model).__name__
+            raise UnsupportedModel(f"{name} has layers with one state of the whole text; leave the runtime out")
         one_of("mode", mode, ("auto", "static", "graph"))
         read = {entry.get("rope_type") for entry in rope_settings(model)} & _READ_BY_HOST
         if mode == "auto":

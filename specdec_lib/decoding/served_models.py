@@ -17,6 +17,8 @@ from specdec_lib.lazy import former_names
 __getattr__ = former_names(__name__, know_tokenizer="remember_tokenizer")
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+#: Kinds of layers with one state of the whole text, and the models with such layers whose chains were seen to be exact.
+RECURRENT, CHAINS = {"conv", "linear_attention"}, {"lfm2", "qwen3_next"}
 #: Models whose attention did not follow masks with a window when it was tried: served within the window alone.
 WITHIN_WINDOW: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 #: The tokenizers that models were loaded with, and how many token ids each has.
@@ -305,6 +307,27 @@ def windows(model: PreTrainedModel) -> dict[str, int | None]:
     return {SLIDING: window} | ({FULL: None} if FULL in kinds else {})
 
 
+def recurrent_layers(model: PreTrainedModel) -> list[bool]:
+    """Which layers have one state of the whole text, as convolutions and linear attention do, so that chains alone are verified.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+
+    Returns
+    -------
+    list of bool
+
+    Examples
+    --------
+    >>> from specdec_lib.decoding.served_models import recurrent_layers
+    >>> any(recurrent_layers(model))
+    False
+    """
+    config = decoder_config(model)
+    return [kind in RECURRENT for kind in getattr(config, "layer_types", None) or () if config.model_type in CHAINS]
+
+
 def rope_settings(model: PreTrainedModel) -> list[dict]:
     """The settings of the rotary embeddings of a model's layers.
 
@@ -532,7 +555,8 @@ def _refusals(model: PreTrainedModel, longest: int) -> Iterator[tuple[bool, str]
         not {"cache", "past_key_values"} & takes and bool({"mems", "cache_params", "state"} & takes),
         "has no key-value cache, which drafts are verified over; expected a model whose forward takes past_key_values",
     )
-    odd = sorted(set(getattr(config, "layer_types", None) or []) - {FULL, SLIDING})
+    known = {FULL, SLIDING} | (RECURRENT if config.model_type in CHAINS else set())
+    odd = sorted(set(getattr(config, "layer_types", None) or []) - known)
     yield (
         bool(odd) and setting(model, "layer_types") is not None,
         f"has layers of type {', '.join(odd)}; tree verification needs attention over the whole context ({FULL} or {SLIDING})",

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specdec_lib.decoding import attention
 from specdec_lib.decoding.attention import AttentionRows
-from specdec_lib.decoding.cache import TreeCache
+from specdec_lib.decoding.cache import ChainCache, TreeCache
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.forward import Forward, Mask
 from specdec_lib.decoding.runtime import OF_MODEL, Runtime
@@ -33,6 +33,7 @@ from specdec_lib.decoding.served_models import (
     input_device,
     is_compiled,
     last_position,
+    recurrent_layers,
     state_of,
     unwrapped,
     vocabulary_size,
@@ -108,7 +109,11 @@ class Target:
         self.runtime = runtime
         if runtime is not None:
             runtime.take(self, inner, self.capture, longest)
-        self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
+        self.cache: TreeCache
+        if any(recurrent := recurrent_layers(model)):
+            self.cache = ChainCache(recurrent, capacity)
+        else:
+            self.cache = TreeCache(self.layers, capacity) if runtime is None else runtime.cache
         capacity = self.cache.capacity
         if makes is None:
             self.forward = Forward(model, self.cache, captures=self.capture != Capture(), reference=reference)
@@ -126,7 +131,7 @@ class Target:
         self.rows: AttentionRows | None = None
         #: Places in the last pass of the last committed token and of what it attended to there.
         self._seen: list[int] = []
-        self._tree = EMPTY
+        self._root, self._tree = 0, EMPTY
         #: What takes hooks and functions of ours off the model.
         self._undo: list[Callable[[], None]] = []
         #: Layers whose states no pass has shown yet.
@@ -211,6 +216,7 @@ class Target:
         float tensor of shape (n, vocabulary)
             The logits after each.
         """
+        self._check_rows("this asks for several branches at once", "a model with attention alone")
         self._reserve(len(tokens))
         length, at = self.cache.length, torch.as_tensor(positions, device=self.device)
         if self._placed is None:
@@ -236,7 +242,9 @@ class Target:
             The logits after each.
         """
         width, length = tree.width, self.cache.length
-        self._tree = tree
+        self._root, self._tree = root, tree
+        if not tree.is_causal:
+            self._check_rows("the drafter proposes trees", "PromptLookup, PromptLookupHidden or a draft model")
         self._reserve(width)
         if self._fits(width):
             return self.runtime.run(self.forward, self.capture, tree.block(root), tree)
@@ -260,7 +268,11 @@ class Target:
             # What the last token of the path attended to. In a batch of drafts, whose equal prefixes are nodes several times,
             # that need not be what is committed.
             self._seen = [0, *(node + 1 for node in self._tree.path(path[-1] if len(path) else -1))]
-        self.cache.commit(block)
+        if isinstance(self.cache, ChainCache) and len(block) <= len(self._tree):
+            self.cache.rewind()
+            self.extend(self._tree.block(self._root)[: len(block)])
+        else:
+            self.cache.commit(block)
 
     def truncate(self, length: int) -> None:
         """Forget committed positions from ``length`` on."""
@@ -288,6 +300,11 @@ class Target:
             self._strips = {}
             if self._placed is not None:
                 self._placed = torch.cat([self._placed, self._positions[len(self._placed) :]])
+
+    def _check_rows(self, what: str, instead: str) -> None:
+        if isinstance(self.cache, ChainCache):
+            name = type(unwrapped(self.model)).__name__
+            raise UnsupportedModel(f"{name} has layers with one state of the whole text, but {what}; use {instead}")
 
     def _beyond(self, length: int) -> bool:
         """Whether some layer attends to less than all of a sequence."""
@@ -528,17 +545,20 @@ def _difference(model: PreTrainedModel, texts: tuple[list[int], list[int]], star
             f"its own logits after a token differ by {error:.2g} of their spread (allowed: {tolerance}) when other tokens "
             f"follow, so that no draft can be verified in one pass: {why}"
         )
-    path = tree.path(3)
     own = "transformers" if model in OF_MODEL else None  # of a changed model, whose runtime says so itself
     with Target(model, 12, runtime=own) as target:
         target.extend(texts[0][:start])
+        expected = [first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2]]
+        path = tree.path(3)
+        if isinstance(target.cache, ChainCache):
+            # The path, and a token after it that is not kept.
+            tree, path = DraftTree.chain([*texts[1][start + 1 : -1], texts[0][-1]]), [0, 1]
+            expected = [*second[start : start + 3]]
         # A copy: what is verified next may be written to the same memory.
-        got = target.verify(texts[0][start], tree).clone()
+        got = target.verify(texts[0][start], tree)[: len(expected)].clone()
         target.commit(path)
         after = target.verify(texts[1][-1], EMPTY)
-    expected = torch.stack(
-        [first[start], first[start + 1], second[start + 1], first[start + 2], second[start + 2], second[start + 3]]
-    )
+    expected = torch.stack([*expected, second[start + 3]])
     error = _relative(torch.cat([got, after]).float().to(expected.device), expected)
     if not error <= tolerance:
         return (

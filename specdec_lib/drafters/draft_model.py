@@ -13,11 +13,13 @@ from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.runtime import Runtime
 from specdec_lib.decoding.sampling import DRAFT, Sampling, invert_cdfs, not_numbers, unchecked_distribution
 from specdec_lib.decoding.served_models import (
+    UnsupportedModel,
     check_paired,
     context_limit,
     decoder_config,
     exact_length,
     input_device,
+    recurrent_layers,
     unwrapped,
 )
 from specdec_lib.decoding.target import Target, check_model
@@ -88,6 +90,11 @@ class AdaptiveDraftModel(Drafter):
         for need in rule.needs:
             one_of(f"needs of {type(rule).__name__} has a value that", need, QUANTITIES)
         check_model(model)
+        if any(recurrent_layers(model)):
+            raise UnsupportedModel(
+                f"{type(unwrapped(model)).__name__} has layers with one state of the whole text, which a rejected draft cannot be "
+                "dropped from; draft with a model that has attention alone"
+            )
         self._score, own, self._needs = None, Capture(), set(rule.needs)
         if "acceptance" in rule.needs:
             if head is None:

@@ -7,7 +7,7 @@ import json
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -335,48 +335,20 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
     return States.open(folder)
 
 
-@dataclass(frozen=True)
-class FirstStates:
-    """The first states of others: those of the first tokens of their store, where these are a store of their own."""
-
-    states: States
-    count: int
-
-    @property
-    def path(self) -> Path:
-        return self.states.path.with_name(f"{self.states.path.name}-{self.count}")
-
-    @property
-    def model(self) -> str | None:
-        return self.states.model
-
-    @property
-    def width(self) -> int:
-        return self.states.width
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        left = self.count
-        for positions, states in self.states:
-            if left <= 0:
-                return
-            yield positions[:left], states[:left]
-            left -= len(positions)
-
-
-def first_states(states: States, part: SuffixIndex) -> States | FirstStates:
+def first_states(states: States, part: SuffixIndex) -> States:
     """States of the tokens of :func:`first_part` of a store, from those of the whole store; these themselves where the
     part is the whole.
     """
     count = part.store.count - len(part.store)  # the last token of a document has none
     if count > len(states):
         raise ValueError(f"the part has {count} states, the store {len(states)}; expected a part of this store")
-    return states if count == len(states) else FirstStates(states, count)
+    if count == len(states):
+        return states
+    path = states.path.with_name(f"{states.path.name}-{count}")
+    return replace(states, positions=states.positions[:count], states=states.states[:count], path=path, manifest=None)
 
 
-def dense_index(states: States | FirstStates, index: SuffixIndex, **options: Any) -> DenseIndex:
+def dense_index(states: States, index: SuffixIndex, **options: Any) -> DenseIndex:
     """A dense index over a store's states, opened if it was built before; options are those of
     :func:`specdec_lib.datastores.dense.build_dense_index`."""
     folder = _once(

@@ -57,6 +57,7 @@ def execute(
             os.environ[name] = value
     wait_without_spinning()
     import papermill
+    from traitlets.config import Config
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     begun, turns = 0, Turns(folder.parent)
@@ -67,6 +68,8 @@ def execute(
         (folder / PROGRESS).write_text(str(begun))
         turns.begin(**about)
 
+    # Local ones: two runs cannot take the same port, and nothing is said of unencrypted TCP.
+    sockets = {"transport": "ipc", "ip": str(folder / "kernel")}
     try:
         papermill.execute_notebook(
             str(source),
@@ -78,22 +81,8 @@ def execute(
             extra_arguments=["--log-level=CRITICAL"],  # a kernel that is told to end logs the interruption as an error
             on_cell_execute=begin,
             on_cell_executed=turns.end,
-            **_kernel_manager(folder),
+            **({} if sys.platform == "win32" else {"config": Config(KernelManager=sockets)}),
         )
     except Exception as error:  # every way in which a cell, a kernel or its client can fail is told the same way
         (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         sys.exit(1)
-
-
-def _kernel_manager(folder: Path) -> dict[str, Any]:
-    """A kernel over local sockets in ``folder``: two runs cannot take the same port, and nothing is said of unencrypted TCP."""
-    if sys.platform == "win32":
-        return {}
-    from jupyter_client.manager import AsyncKernelManager
-
-    class LocalKernelManager(AsyncKernelManager):
-        def __init__(self, **options: Any):
-            super().__init__(**options)
-            self.transport, self.ip = "ipc", str(folder / "kernel")
-
-    return {"kernel_manager_class": LocalKernelManager}

@@ -24,7 +24,6 @@ def spoil(path, change):
     (lambda nb: nb["cells"][3].update(source="1"), "check_parameters"),
     (lambda nb: nb["cells"][5].update(source="x = 1\n" * 15), "15 lines"),
     (lambda nb: nb["cells"][5].update(source='open("/home/me/x")'), "absolute path"),
-    (lambda nb: nb["cells"][5].update(source="def"), "not Python"),
     (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"caption": "c"}}), "fig-"),
     (lambda nb: nb["cells"][5]["metadata"].update(mystnb={"figure": {"name": "fig-a"}}), "alt text"),
     (lambda nb: nb["cells"][5]["metadata"].update(tags=["hide-cell"]), "say what it holds"),
