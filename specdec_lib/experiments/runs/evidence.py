@@ -55,7 +55,7 @@ PIECE = 8
 #: A relative change of each weight, and how often another one is tried. Processors add the thousand products of an output in
 #: different orders, which changes it by the square root of a thousand roundings of 2**-25.
 ROUNDING, DRAWS = 2.0**-20, 4
-#: Stored states are float16, and float32's rounding makes some of their numbers the next one. That changes a score by about so much,
+#: Stored states are float16, and rounding makes some of their numbers the next one. That changes a score by about so much,
 #: and one of so many further neighbours may come nearer.
 OF_STORED, FURTHER = 2.0**-14, 8
 
