@@ -122,7 +122,7 @@ def test_children_that_are_drawn_and_tried_in_turn_keep_the_target_distribution(
 
 
 BIASED_TREES = {
-    "the draft's distribution with the children rejected before": ("without", lambda q, token: q),
+    "the draft's distribution with the children rejected before": ("without_token", lambda q, token: q),
     "a draw from the target after a rejection": BIASED["a draw from the target after a rejection"],
     "the draft token's number again": BIASED["the draft token's number again"],
 }

@@ -34,6 +34,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib import files, paths
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs import recordings
 from specdec_lib.files import replacing
@@ -54,6 +55,9 @@ PIECE = 8
 #: A relative change of each weight, and how often another one is tried. Processors add the thousand products of an output in
 #: different orders, which changes it by the square root of a thousand roundings of 2**-25.
 ROUNDING, DRAWS = 2.0**-20, 4
+#: Stored states are float16, and float32's rounding makes some of their numbers the next one. That changes a score by about so much,
+#: and one of so many further neighbours may come nearer.
+OF_STORED, FURTHER = 2.0**-14, 8
 
 Make = Callable[..., pd.DataFrame]
 Stores = Mapping[str, tuple[str, Collection[str] | None]]
@@ -305,7 +309,7 @@ class Evidence:
     def _rounding_explains(
         self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
     ) -> bool:
-        """Whether weights that differ by as much as float32 rounds give other rows too."""
+        """Whether weights and stored states that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
             with (
                 perturbed_weights(self.models.values(), draw),
@@ -395,3 +399,24 @@ def perturbed_weights(models: Iterable[PreTrainedModel], seed: int) -> Iterator[
     finally:
         for weight, values in zip(weights, before, strict=True):
             weight.copy_(values)
+
+
+@contextmanager
+def neighbours_of_rounded_states(seed: int) -> Iterator[None]:
+    """Let searches of dense stores give the neighbours that they might if the stored states were rounded otherwise.
+
+    States of equal texts differ by rounding alone, so which of them is nearer does not depend on the state that is looked up.
+    """
+    search, draw = DenseIndex.search, np.random.default_rng(seed)
+
+    def rounded(index: DenseIndex, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores, positions = search(index, states, k + FURTHER)
+        changed = scores * (1 + OF_STORED * draw.standard_normal(scores.shape))
+        nearest = np.argsort(-changed, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, nearest, 1), np.take_along_axis(positions, nearest, 1)
+
+    DenseIndex.search = rounded
+    try:
+        yield
+    finally:
+        DenseIndex.search = search
