@@ -83,7 +83,7 @@ def node(text: str, key: str, value: Number, target: str) -> number:
     if value.prompts:
         about.append("1 prompt" if value.prompts == 1 else f"{value.prompts} prompts")
     if value.measured:
-        about.append("time, of the published machine")
+        about.append("time, of the published run")
     elif value.low is not None:
         about.append("95 % interval")
     else:

@@ -83,7 +83,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
         known = numbers.read(numbers.COMMITTED / f"{evidence.chapter}.csv")
         rows = [{"key": key, "own": format(own[key], ".4g"), "published": format(known[key], ".4g")}
                 for key in own if key in known and not own[key].measured]  # fmt: skip
-        caption = "The numbers of this run compared with the published ones, which the text quotes."
+        caption = "The numbers of this run compared with those of the published run, which the text quotes."
         columns = {"key": "Number", "own": "Your run", "published": "Published"}
         return tables.Table(pd.DataFrame(rows), f"tab-{evidence.chapter}-own", caption, columns)
     if not evidence.outcomes:
@@ -98,8 +98,9 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
     return tables.Table(
         pd.DataFrame(rows),
         f"tab-{evidence.chapter}-rows",
-        f"The recorded counts behind this page, and how many of them the run that made it counted again (sample {evidence.seed}). "
-        "Prompts whose data set is not on this machine cannot be drawn. Methods whose datastore differs here are left out.",
+        f"The recorded counts of this page. The run that made the page drew prompts at random (seed {evidence.seed}) and counted "
+        "them again; the columns on the right compare. Prompts whose data set is not on this machine cannot be drawn. "
+        "Methods whose datastore differs here are left out.",
         {
             "name": "File",
             "rows": "Rows",
@@ -115,7 +116,7 @@ def evidence_table(evidence: Evidence) -> tables.Table | Notice:
 
 
 def times_table(chapter: str) -> tables.Table | None:
-    """The times that a chapter saved, of the published machine and of the one that built the page; None outside of a run."""
+    """The times that a chapter saved, of the published run and of the one that built the page; None outside of a run."""
     import pandas as pd
 
     from specdec_lib.report import numbers
@@ -136,11 +137,11 @@ def times_table(chapter: str) -> tables.Table | None:
     return tables.Table(
         pd.DataFrame(rows, columns=["key", "known", "here"]),
         f"tab-{chapter}-times",
-        "The numbers of this chapter that rest on measured seconds. The text quotes the published ones; the last column is of the "
-        "run that made these pages. Times differ from run to run, also on machines of the same type.",
+        "The numbers of this chapter that rest on measured seconds. The text quotes those of the published run; the last column "
+        "is of the run that made these pages. Times differ from run to run, also on machines of the same type.",
         {
             "key": "Number",
-            "known": f"Published: {heading.format(**published)}",
+            "known": f"Published run: {heading.format(**published)}",
             "here": f"This run: {heading.format(**provenance.machine())}",
         },
     )

@@ -67,7 +67,7 @@ def test_a_number_shows_its_key_and_prompts_and_leads_to_its_cell_which_is_on_th
         ("a", "09/ratio · 12 prompts · 95 % interval", "notebooks/09_x.html#cell-ratio", "1.5 (1.2\u2060–\u20601.8)"),
         ("a", "09/typed · count", "notebooks/09_x.html", "7"),
         ("span", "seconds/ratio · 12 prompts · 95 % interval", "", "1.5"),
-        ("a", "09/seconds · time, of the published machine", "notebooks/09_x.html#cell-ratio", "2 (1\u2060–\u20603)"),
+        ("a", "09/seconds · time, of the published run", "notebooks/09_x.html#cell-ratio", "2 (1\u2060–\u20603)"),
     ]
     chapter = (tmp_path / "html" / "notebooks" / "09_x.html").read_text(encoding="utf-8")
     assert 'href="../notebooks/09_x.html#cell-ratio"' in chapter

@@ -95,7 +95,7 @@ def test_times_of_the_published_machine_stand_beside_those_of_this_build(run, mo
     (tmp_path / "09.csv").write_text(f"{','.join(numbers.COLUMNS)}\ncounted,2,,,,,,\nspent,0.5,0.25,1,yes,,,\n")
     numbers.save("09", {"counted": 2}, measured={"spent": 0.125, "new": 3})
     table = session.times_table("09").to_myst()
-    assert "| Number | Published: B, 2 cores, 2 threads, cpu | This run: A, 4 cores, 3 threads, cpu |" in table
+    assert "| Number | Published run: B, 2 cores, 2 threads, cpu | This run: A, 4 cores, 3 threads, cpu |" in table
     assert [line for line in table.splitlines() if line.startswith("| ")][1:] == [
         "| spent | 0.5 (0.25\u2060–\u20601) | 0.125 |"
     ]
