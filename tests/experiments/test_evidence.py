@@ -54,6 +54,23 @@ def counted(**columns) -> pd.DataFrame:
     return pd.DataFrame(base | columns)
 
 
+@pytest.mark.parametrize(
+    ("change", "nearly"),
+    [
+        ({"drafted": 1394}, True),
+        ({"drafted": 1300}, False),
+        ({"accepted": 41}, False),
+        ({"drafted": 1394, "passes": 9}, False),
+    ],
+)
+def test_one_neighbour_more_of_a_dense_store_changes_the_drafted_tokens_alone(change, nearly):
+    kept = counted(passes=10, accepted=40, drafted=[1395, 7])
+    made = kept.copy()
+    for column, value in change.items():
+        made.loc[0, column] = value
+    assert evidence.nearly_equal(kept, made, ["passes", "accepted", "drafted"]) == nearly
+
+
 def test_what_is_written_is_read_without_what_was_timed(tmp_path):
     frame = counted(
         tokens=[3, 4], share=[0.25, np.nan], draft_s=[1.0, 2.0], widths=[np.array([0, 2, 0, 1]), np.array([0])]
