@@ -142,7 +142,7 @@ def _said(look: Mapping[str, Any], token: str, accepted: bool) -> str:
     ratio = f"p / q = {_short(p)} / {_short(q)}"
     if p >= q:
         return (
-            f"The target gives {name_of(token)} at least as much as the draft model did: {ratio} is 1 or more, so it is kept "
+            f"The target finds {name_of(token)} at least as likely as the draft model did: {ratio} is 1 or more. So it is kept "
             "whatever the coin says."
         )
     drawn = "below, so the token is kept" if accepted else "above, so the token is rejected"
