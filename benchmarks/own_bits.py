@@ -37,7 +37,7 @@ from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
 from specdec_lib.experiments.costs.pass_latency import chain_of
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import render
-from specdec_lib.experiments.statistics.intervals import Interval, median_interval
+from specdec_lib.experiments.statistics.intervals import Interval, ends_of, median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import METHODS, build, draft_length, tree_sources
@@ -172,9 +172,9 @@ def quality(model: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def mean(values: list[float]) -> Interval:
-    """The mean with the middle 95 % of means of as many values, drawn anew."""
+    """The mean, with the interval of means of as many values, drawn anew."""
     drawn = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
-    return Interval(float(np.mean(values)), *np.quantile(drawn, [0.025, 0.975]).tolist())
+    return Interval(float(np.mean(values)), *ends_of(drawn, len(values)))
 
 
 def fresh(place: str, threads: int) -> tuple[float, float]:

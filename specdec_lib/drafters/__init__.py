@@ -1,4 +1,7 @@
-"""How a draft is proposed. A new method is one file here and one row in :data:`specdec_lib.methods.METHODS`."""
+"""How a draft is proposed. A new method is one file here and one row in :data:`specdec_lib.methods.METHODS`.
+
+It implements :class:`specdec_lib.decoding.contract.Drafter`; :mod:`specdec_lib.drafters.prompt_lookup` is a short example.
+"""
 
 from specdec_lib.lazy import names_of
 

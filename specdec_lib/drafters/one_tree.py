@@ -1,4 +1,7 @@
-"""One tree: the drafts of several sources merged, each node with a probability, as many nodes as a pass's cost asks for."""
+"""One tree: the drafts of several sources merged, each node with a probability, as many nodes as a pass's cost asks for.
+
+:meth:`specdec_lib.drafters.merged_tree.MergedTree.best` chooses them.
+"""
 
 from __future__ import annotations
 

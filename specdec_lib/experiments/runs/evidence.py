@@ -34,6 +34,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib import files, paths
+from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs import recordings
 from specdec_lib.files import replacing
@@ -51,12 +52,10 @@ SECONDS = 2.0
 PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
-#: A relative change of each weight, and how often another one is tried. Processors add the thousand products of an output in
-#: different orders, which changes it by the square root of a thousand roundings of 2**-25.
-ROUNDING, DRAWS = 2.0**-20, 4
-#: Counts of drafted tokens, and by how much they may differ where all else is equal: each processor rounds the states of a dense
-#: store and their principal components in its own way, and a neighbour more or less is drafted from.
-DRAFTED, NEARLY = ("drafted", "widths", "levels"), 0.01
+#: A relative change of each weight and score, of the size of float32's rounding, and how often another one is tried.
+ROUNDING, DRAWS = 2.0**-22, 3
+#: Further neighbours of a state, one of which comes nearer where a score rounds otherwise.
+FURTHER = 8
 
 Make = Callable[..., pd.DataFrame]
 Stores = Mapping[str, tuple[str, Collection[str] | None]]
@@ -150,14 +149,6 @@ def differences(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], 
                 told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
                 break
     return told
-
-
-def nearly_equal(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> bool:
-    """Whether two frames of the same outputs differ in the drafted tokens alone, and by no more than :data:`NEARLY`."""
-    if differences(kept, made, [column for column in columns if column not in DRAFTED], key):
-        return False
-    both = kept.merge(made, on=list(key), suffixes=("_kept", "_made"))
-    return bool(((both.drafted_kept - both.drafted_made).abs() <= NEARLY * both.drafted_kept).all())
 
 
 def _alike(before: Any, now: Any) -> bool:
@@ -305,7 +296,7 @@ class Evidence:
             outcome.again += 1
             outcome.made += len(made)
             if told := differences(kept, made, **compared):
-                if not (nearly_equal(kept, made, **compared) or self._rounding_explains(make, prompt, made, compared)):
+                if not self._rounding_explains(make, prompt, made, compared):
                     raise EvidenceError(
                         f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
                         f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
@@ -316,10 +307,11 @@ class Evidence:
     def _rounding_explains(
         self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
     ) -> bool:
-        """Whether weights that differ by as much as float32 rounds give other rows too."""
+        """Whether weights and scores of stored states that differ by as much as float32 rounds give other rows too."""
         for draw in range(DRAWS):
             with (
                 perturbed_weights(self.models.values(), draw),
+                perturbed_scores(draw),
                 tempfile.TemporaryDirectory() as empty,
                 recordings_in(empty),
             ):
@@ -406,3 +398,25 @@ def perturbed_weights(models: Iterable[PreTrainedModel], seed: int) -> Iterator[
     finally:
         for weight, values in zip(weights, before, strict=True):
             weight.copy_(values)
+
+
+@contextmanager
+def perturbed_scores(seed: int) -> Iterator[None]:
+    """Change each score of a search in dense stores by about as much as float32 rounds.
+
+    Equal texts have equal states, up to rounding. Which of them is nearer depends on the processor that made the store, and no
+    change of the state that is looked up shows it.
+    """
+    search, draw = DenseIndex.search, np.random.default_rng(seed)
+
+    def perturbed(index: DenseIndex, states: np.ndarray | torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores, positions = search(index, states, k + FURTHER)
+        scores = scores * (1 + ROUNDING * draw.standard_normal(scores.shape, np.float32))
+        nearest = np.argsort(-scores, axis=1)[:, :k]
+        return np.take_along_axis(scores, nearest, 1), np.take_along_axis(positions, nearest, 1)
+
+    DenseIndex.search = perturbed
+    try:
+        yield
+    finally:
+        DenseIndex.search = search

@@ -99,7 +99,8 @@ def test_declarations_give_name_type_default_and_comment():
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("max_new_tokens", 1.5), ("max_new_tokens", True), ("alpha", float("nan")), ("alpha", False), ("model", 3), ("ks", [1, "2"]),
+    ("max_new_tokens", 1.5), ("max_new_tokens", True), ("max_new_tokens", "8"), ("alpha", "abc"),
+    ("alpha", float("nan")), ("alpha", False), ("model", 3), ("ks", [1, "2"]), ("ks", 4), ("limits", {"code": 0.5}),
     ("limits", {1: 1}), ("fast", 1),
 ])  # fmt: skip
 def test_a_value_of_another_type_is_refused_by_name_and_type(name, value):
@@ -140,9 +141,9 @@ share: float = 0.5         # of something
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [
-    ("some", 1, ""), ("some", 0, "some: .* or equal to 1"), ("any", 0, ""), ("any", -1, "any: .* or equal to 0"),
+    ("some", 1, ""), ("some", 0, "some: .* or equal to 1"), ("some", -1, "some: .* or equal to 1"), ("any", 0, ""), ("any", -1, "any: .* or equal to 0"),
     ("seeds", [0], ""), ("seeds", [-1], r"seeds\[0\]: .* or equal to 0"), ("seeds", [], "at least 1 item"),
-    ("sizes", [1, 0], r"sizes\[1\]: .* or equal to 1"), ("names", [], ""), ("groups", {}, "at least 1 item"), ("share", -0.5, ""),
+    ("sizes", [1, 0], r"sizes\[1\]: .* or equal to 1"), ("names", [], ""), ("groups", {}, "at least 1 item"), ("share", 0, ""), ("share", -0.5, ""),
 ])  # fmt: skip
 def test_a_count_is_as_large_as_its_default_asks_for_and_a_list_is_not_empty(name, value, expected):
     try:

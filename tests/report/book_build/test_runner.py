@@ -165,7 +165,7 @@ all_cores.on_all_cores([task, task], 2)"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])  # SIGTERM, uncaught, is as the latter
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_kernel_and_no_pool(folders, tmp_path, sent):
     pids, program = tmp_path / "pids", tmp_path / "program.py"
     pids.mkdir()
@@ -277,7 +277,7 @@ def main():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_five_seconds_after_the_end_of_a_book_nothing_is_rendered(tmp_path, number):
     (tmp_path / "_build").mkdir()
     (tmp_path / "jupyter_book" / "cli").mkdir(parents=True)

@@ -316,7 +316,7 @@ def tables_for(claim, truths, seed=0):
     rng = random.Random(seed)
     values = {key: rng.choice([0.5, 1.0, 2.0, 40.0]) for key in claim.keys}
     wanted = [Truth.TRUE if truth else Truth.FALSE for truth in truths]
-    for _ in range(1000):
+    for _ in range(4000):
         tables: dict[str, dict[str, Number]] = {}
         for key, value in values.items():  # a width of zero: an interval that decides as its value does
             tables.setdefault(key[:2], {})[key[3:]] = Number(value, value, value)
