@@ -178,11 +178,12 @@ def build_dense_index(
             _fill(unfinished, faiss_index.chain(reduction, inner), source, store, factory, bar)
         arrays.write_array(unfinished / "explained_variance.npy", reduction.explained, np.dtype(np.float64))
         how = ("window", "overlap", "cover", "max_states", "dtype", "compute")
+        embedded = getattr(source, "manifest", None) or {}  # states of arrays, and the first part of others, have none
         about = {
             "rows": len(source), "width": source.width, "dims": int(dims), "factory": factory, "zscore": zscore,
             "normalise": normalise, "eps": EPSILON, "sample": min(sample, len(source)), "model": source.model,
             "tokens_sha256": store.digest,
-            "states": {name: value for name, value in getattr(source, "manifest", {}).items() if name in how},
+            "states": {name: value for name, value in embedded.items() if name in how},
         }  # fmt: skip
         files.write_manifest(unfinished / MANIFEST, FORMAT, about, FILES)
     return DenseIndex.open(path, store)
