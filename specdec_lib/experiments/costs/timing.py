@@ -29,7 +29,7 @@ from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.costs.pass_latency import step_samples, units
 from specdec_lib.experiments.data.prompt import Prompt, render
-from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, record_prompts
+from specdec_lib.experiments.runs.recorded_runs import WARM_UP, Recording, Runs, record_prompts
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.statistics.intervals import median_interval
 from specdec_lib.experiments.workbench import ModelPair
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 CALL, AFTER_PREFILL = ("written", "seconds"), ("tokens", "decoding_seconds")
 #: Transformers' own ways to decode, each with ours that does the same.
 PEERS = {"transformers": PLAIN, "transformers, prompt lookup": "PLD", "transformers, assisted": "SpecDec"}
-
-#: Tokens that every method decodes before any time counts.
-_WARM = 8
 
 
 def race(
@@ -78,7 +75,7 @@ def race(
     runs: dict[str, list[Generation]] = {name: [] for name in drafters}
     rows: list[dict[str, Any]] = []
     shortest = min(recordings, key=lambda one: len(one.trace.prompt))
-    warming = replace(shortest.trace.limits, max_new_tokens=min(_WARM, max_new_tokens))
+    warming = replace(shortest.trace.limits, max_new_tokens=min(WARM_UP, max_new_tokens))
     turns = [(i, one, one.trace.limits) for i, one in enumerate(recordings)]
     for place, recording, limits in [(0, shortest, warming), *turns]:
         trace = replace(recording.trace, limits=limits)

@@ -33,7 +33,8 @@ from specdec_lib.models.loading import load_model, load_tokenizer, model_locatio
 Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
 STATES = ("cold", "warm")
-
+#: Tokens that every method decodes before any time counts.
+WARM_UP = 8
 
 #: Parameters below which a model's steps on the CPU are too short for more than one thread.
 ONE_THREAD = 50_000_000
@@ -292,8 +293,8 @@ def time_methods(
     """Run every method on every prompt ``repeats`` times, in turns, so that load changes meet them alike.
 
     No drafter sees what it learned in an earlier repeat: all are reset before each prompt, or those whose ``state`` is warm
-    before the first of each repeat alone; the state is one for all or by method. The first recording is decoded once more by
-    each method before any time counts. Gives by method for each repeat one Generation per recording. Raises ValueError if two
+    before the first of each repeat alone; the state is one for all or by method. Each method decodes the beginning of the first
+    recording before any time counts. Gives by method for each repeat one Generation per recording. Raises ValueError if two
     methods share one drafter that is to stay warm.
     """
     state = dict.fromkeys(drafters, state) if isinstance(state, str) else state
@@ -303,8 +304,10 @@ def time_methods(
     if "warm" in state.values() and len(set(made)) < len(made):
         raise ValueError("two methods share one drafter, which would learn from both; make one for each")
     runs: dict[str, list[list[Generation]]] = {name: [[] for _ in range(repeats)] for name in drafters}
+    first_trace = recordings[0].trace
+    warming = replace(first_trace.limits, max_new_tokens=min(WARM_UP, first_trace.limits.max_new_tokens))
     for drafter in drafters.values():
-        _run(model, recordings[0].trace, drafter)
+        _run(model, replace(first_trace, limits=warming), drafter)
     names = list(drafters)
     for repeat in range(repeats):
         for i, recording in enumerate(recordings):
