@@ -32,8 +32,8 @@ UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no num
 VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
 #: The cost of a pass behind a headline's number.
 PASS_COSTS = {
-    "here": "this machine",
-    "gpu": "published GPU cost",
+    "here": "our EPYC",
+    "gpu": "an A100's cost",
     "rest": "REST's own cost, store of this book",
     "rest-carried": "REST's own cost, extrapolated to the paper's store",
     "specdec-pp": "SpecDec++'s own times",
