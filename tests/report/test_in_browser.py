@@ -26,7 +26,7 @@ from tests.report.display.test_stepper_data import Letters, points, run_of
 pytestmark = pytest.mark.browser
 ROOT = paths.ROOT or Path()
 HTML = ROOT / "_build" / "html"
-SITE, PHONE = "http://book.test", 500
+SITE, LAPTOP, PHONE = "http://book.test", 1280, 390
 
 # What a role, a directive or a value looks like when it was not replaced.
 LEFTOVERS = re.compile(
@@ -62,6 +62,9 @@ INSPECTION = r"""
 })()
 """
 WIDTHS = "[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]"
+#: Equations that are wider than their boxes; the slant of a last letter may stand out of a box.
+CUT = """[...document.querySelectorAll("article mjx-container > svg")].filter(e => e.getBoundingClientRect().width > 0
+  && e.getBoundingClientRect().right > e.closest(".math").getBoundingClientRect().right + 12).map(e => e.closest(".math").textContent.slice(0, 80))"""
 
 
 def serve(page: Page, folder: Path) -> None:
@@ -157,13 +160,17 @@ def leads_nowhere(link: str) -> bool:
 def faults(page, name: str) -> dict[str, list]:
     """What is wrong with a page of the site, wide and as narrow as a phone, by kind."""
     facts = visit(page, f"{SITE}/{name}")
-    page.set_viewport_size({"width": PHONE, "height": 900})
+    cut = []
+    for wide in (LAPTOP, PHONE):
+        page.set_viewport_size({"width": wide, "height": 900})
+        cut += [f"{wide}: {equation}" for equation in page.evaluate(CUT)]
     width, room = page.evaluate(WIDTHS)
     found = {key: facts[key] for key in ("errors", "unrendered", "broken", "images", "without_alt")} | {
         "links": [link for link in sorted(set(facts["links"])) if leads_nowhere(link)],
         "left over": [text.strip()[:120] for text in facts["texts"] if LEFTOVERS.search(text)],
         "fetched from elsewhere": [r for r in facts["requests"] if not r.startswith((SITE, "data:"))],
         "wider than a phone": [width] if width > room else [],
+        "equations cut": cut,
     }
     return {kind: cases for kind, cases in found.items() if cases}
 
