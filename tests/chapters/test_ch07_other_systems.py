@@ -11,7 +11,7 @@ from specdec_lib.experiments.costs.pass_latency import units
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import recorded_runs, results
-from specdec_lib.experiments.runs.committed_rows import SPEC_BENCH
+from specdec_lib.experiments.runs.papers_prompts import SPEC_BENCH
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS
