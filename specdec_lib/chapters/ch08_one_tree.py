@@ -312,13 +312,13 @@ class Comparison:
     _costed: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        bound = self.rows[self.rows.rung == BOUND]
+        bound = self.rows[self.rows.variant == BOUND]
         # Rows that were read end where the last source had something accepted.
         lengths = [
             np.pad(own, (0, tokens + 1 - len(own))) for own, tokens in zip(bound.longest, bound.tokens, strict=True)
         ]
         self.longest = dict(zip(_outputs(bound), lengths, strict=True))
-        rows = self.rows[self.rows.rung != BOUND]
+        rows = self.rows[self.rows.variant != BOUND]
         sizes = [int(size) if str(size).isdigit() else size for size in rows["size"]]
         self.rows = rows.assign(size=pd.Series(sizes, rows.index, object))
 
@@ -336,9 +336,11 @@ class Comparison:
         """The rows of a task, or of all, with each variant, now the method, at its :meth:`best_size`."""
         rows = self._at(costs)
         rows = rows if task is None else rows[rows.task == task]
-        sums = rows.groupby(["rung", "size"], sort=False)[["tokens", "cost"]].sum()
-        taken = set((sums.tokens / sums.cost).groupby("rung").idxmax())
-        return rows[[pair in taken for pair in zip(rows.rung, rows["size"], strict=True)]].assign(method=rows.rung)
+        sums = rows.groupby(["variant", "size"], sort=False)[["tokens", "cost"]].sum()
+        taken = set((sums.tokens / sums.cost).groupby("variant").idxmax())
+        return rows[[pair in taken for pair in zip(rows.variant, rows["size"], strict=True)]].assign(
+            method=rows.variant
+        )
 
     def best_size(self, variant: str, costs: PassCosts, task: str | None = None) -> Size:
         """The size with most tokens per cost: chosen in hindsight, unless the costs choose it."""
@@ -398,7 +400,7 @@ def _rows(
     none = [np.zeros(0, np.int64)] * len(rows)
     return rows.assign(
         method=[f"{variant}, {size}" for variant, size in rows.method],
-        rung=variants,
+        variant=variants,
         size=pd.Series(sizes, dtype=object),
         asked=asked,
         longest=longest or none,
@@ -410,7 +412,7 @@ def variant_rows(
 ) -> pd.DataFrame:
     """Rows of every variant that no draft model takes part in, and of the bound of what the sources could have done.
 
-    The columns are those of a results table, and ``rung``, ``size``, the tokens ``asked`` of a draft model, and of the variant
+    The columns are those of a results table, and ``variant``, ``size``, the tokens ``asked`` of a draft model, and of the variant
     :data:`BOUND` ``longest`` (:func:`acceptable`).
     """
     longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]
