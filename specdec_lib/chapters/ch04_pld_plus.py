@@ -282,11 +282,11 @@ def wrong_occurrence(
             continue
         ours, theirs = choices(recording, second), choices(recording, first)
         for place in ours.keys() & theirs.keys():
-            a, b = theirs[place], ours[place]
-            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
-            inside = max(a[0] + a[2], b[0] + b[2]) < length
-            if better and inside and a[0] != b[0]:
-                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
+            source, score, accepted = zip(theirs[place], ours[place], strict=True)
+            better = accepted[1] - accepted[0] > (best.accepted[1] - best.accepted[0] if best else 0)
+            inside = max(map(sum, zip(source, accepted, strict=True))) < length
+            if better and inside and source[0] != source[1]:
+                best = Choice(recording, place, source, score, accepted)
     return best
 
 

@@ -20,7 +20,7 @@ from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
 from specdec_lib.experiments.runs import recorded_runs, results, row_files
-from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
 from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
@@ -59,7 +59,7 @@ def test_every_pass_costs_what_interpolation_says(cost):
 
 
 def test_counts_of_replays_are_those_of_the_metrics():
-    of, frame = pooled([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
+    of, frame = pooled_metrics([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
     assert retrieval.rate(frame, PER_PASS).value == pytest.approx(of["tokens_per_forward"])
     assert retrieval.rate(frame, retrieval.LENGTH).value == pytest.approx(of["mean_accepted_drafts"])
     assert retrieval.rate(frame, ACCEPTANCE).value == pytest.approx(of["acceptance_rate"])
@@ -184,7 +184,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
     part = stores.first_part(index, 4_000)
     alone = stores.dense_index(stores.dense_states(model, part), part)
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", retrieval.UnfilteredDresd)):
-        of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
+        of = pooled_metrics(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
         assert rows.passes.sum() > 1
         assert retrieval.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)

@@ -176,7 +176,7 @@ def test_any_sources_are_fitted_and_one_tree_drafts_from_those_of_its_weights(an
         (told[bool(own)],) = (one["drafter"] for one in found["methods"] if one["method"] == "One tree")
         assert found["weights"] == (str(fitted) if own else None)
         for name in ("REST", "One tree"):
-            asked = json.loads(shlex.split(found["switched_on"][name]["vLLM"])[0].removeprefix("SPECDEC_VLLM="))
+            asked = json.loads(shlex.split(found["engine_options"][name]["vLLM"])[0].removeprefix("SPECDEC_VLLM="))
             assert asked == {"drafter": name, "store": str(tmp_path / "store")}
     assert "OneTree(PLD, REST;" in told[False] and "OneTree(PLD, REST, SuffixDecoding;" in told[True]
 

@@ -51,7 +51,7 @@ class PublishedCost(BaseModel):
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-def checked(model: type[Checked], raw: Mapping[str, Any], entry: str) -> Checked:
+def parse_entry(model: type[Checked], raw: Mapping[str, Any], entry: str) -> Checked:
     """An entry of a file as a model; ClaimError, which names the entry, the field, its value and what was expected."""
     try:
         return model.model_validate(raw)
@@ -76,7 +76,7 @@ def _table(name: str, model: type[Checked]) -> list[Checked]:
         reader = csv.DictReader(file)
         if list(reader.fieldnames or ()) != list(model.model_fields):
             raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(model.model_fields)}")
-        return [checked(model, row, f"{path}, line {reader.line_num}") for row in reader]
+        return [parse_entry(model, row, f"{path}, line {reader.line_num}") for row in reader]
 
 
 def published(paper: str) -> dict[str, dict[str, str]]:

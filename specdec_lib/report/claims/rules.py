@@ -36,7 +36,7 @@ from specdec_lib import paths
 from specdec_lib.experiments.data.published_numbers import (
     PAPERS,
     ClaimError,
-    checked,
+    parse_entry,
     published_range,
     published_rows,
 )
@@ -312,7 +312,7 @@ def load_claims(path: Path | None = None) -> list[Claim]:
     raw = yaml.safe_load((path or paths.CLAIMS).read_text(encoding="utf-8"))
     if not isinstance(raw, list) or not all(isinstance(row, dict) for row in raw):
         raise ClaimError(f"{path or paths.CLAIMS}: expected a list of claims, each a mapping")
-    claims = [checked(Claim, row, f"claim {row.get('id')!r}") for row in raw]
+    claims = [parse_entry(Claim, row, f"claim {row.get('id')!r}") for row in raw]
     names = [claim.id for claim in claims]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
