@@ -9,6 +9,7 @@ state are kept in a folder, and are not made again.
 from __future__ import annotations
 
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,10 +23,11 @@ from specdec_lib.decoding.contract import Drafter
 from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.stores import document_store
-from specdec_lib.experiments.runs import committed_rows, results
+from specdec_lib.experiments.runs import results, row_files
 from specdec_lib.experiments.runs.recorded_runs import STATES, runs_of
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.workbench import companions
+from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.report.display import provenance
 
 SYSTEMS = ("SuffixDecoding", "SuffixDecoding, chains", "Token Recycling", "SAM-Decoding", "SAM-Decoding, own answers")
@@ -57,6 +59,10 @@ def main(
         }[first]()
 
     about = {
+        "models": {"target": fingerprint(model)},
+        "stores": {},
+        "key": ["state"],
+        "date": str(date.today()),
         "command": f"python scripts/learning_rows.py {' '.join(sys.argv[1:])}",
         "commit": provenance.commit(),
         "machine": provenance.machine(),
@@ -66,14 +72,14 @@ def main(
     for name in system or SYSTEMS:
         for state in STATES if not name.startswith("Lookahead") else ("cold",):
             part = f"{name.replace(', ', '-').replace(' ', '-')}-{state}-{per_task}-{max_new_tokens}"
-            if committed_rows.committed(part, kept, target=model) is None:
+            if row_files.read_if_made(part, kept, target=model) is None:
                 runs = {name: runs_of(model, recordings, drafter(name), state)}
                 rows = results.table(recordings, runs).assign(state=state, commit=provenance.commit()[:12])
-                committed_rows.write(part, rows, about, kept, target=model)
+                row_files.write(part, rows, about, kept)
                 print(f"{name}, {state}: {len(rows)} outputs", flush=True)
     names = sorted(path.name.removesuffix(".csv.gz") for path in kept.glob(f"*-{per_task}-{max_new_tokens}.csv.gz"))
-    parts = [part[0] for name in names if (part := committed_rows.committed(name, kept, target=model)) is not None]
-    committed_rows.write("learning", pd.concat(parts, ignore_index=True), about, out, target=model)
+    parts = [part for name in names if (part := row_files.read_if_made(name, kept, target=model)) is not None]
+    row_files.write("learning", pd.concat(parts, ignore_index=True), about, out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Replay every method on the model's recorded answers to the papers' own prompts: a row for each output and method.
+"""Replay every method on the model's recorded answers to the papers' own prompts: one row per output and method.
 
 scripts/record_answers.py records the answers; those that are missing are counted and left out. A method that reads states is
 shown those of one pass over prompt and answer. A method that cannot be replayed decodes for real, and only if --method names
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -36,9 +37,10 @@ from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.prompt import render
 from specdec_lib.experiments.data.reply_texts import chat_replies, mixed_texts
-from specdec_lib.experiments.runs import committed_rows, recordings, results
+from specdec_lib.experiments.runs import recordings, results, row_files
 from specdec_lib.experiments.runs.recorded_runs import Recording, can_be_replayed
 from specdec_lib.experiments.workbench import ModelPair, companions
+from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.report.display import provenance
 
 LENGTH = 256  # new tokens
@@ -121,13 +123,12 @@ def rows_of(model: PreTrainedModel, own: Sequence[Recording], drafters: Mapping[
                 drafter.reset()
             runs[method].append(run(model, known, drafter))
     pairs = [pair for each in runs.values() for pair in zip(own, each, strict=True)]
-    rows = results.table(own, runs)
+    rows = results.table(own, runs).drop(columns=["kept", "looked_at"])
     return rows.assign(
         temperature=own[0].trace.sampling.temperature,
         top_p=own[0].trace.sampling.top_p,
         prompt_tokens=[len(recording.trace.prompt) for recording, _ in pairs],
         same=[generation.tokens == recording.trace.tokens for recording, generation in pairs],
-        draft_ms=1000 * rows.draft_s,
         commit=provenance.commit()[:12],
     )
 
@@ -157,14 +158,21 @@ def main(
     store_tokens: Annotated[int, options.whole_number("tokens of each datastore, at most")] = 20_000_000,
     dense_tokens: Annotated[int, options.whole_number("tokens whose states DReSD searches")] = 200_000,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/published"),
-    out: Annotated[Path | None, options.folder("of the rows (default: data/results/DEVICE)")] = None,
+    out: Annotated[
+        Path | None, options.folder("of the rows (default: data/rows, of a GPU data/results/DEVICE)")
+    ] = None,
 ) -> None:
     """Replay every method on the model's recorded answers to the papers' own prompts, and write a row for each."""
     model, tokenizer = load_model(target, device, "float32")
     draft, _ = load_model(f"{target}-draft", device, "float32")
-    place = provenance.device_class() if model.device.type == "cuda" else "cpu"
-    out = out or paths.DATA / "results" / paths.folder_of(place)
+    if out is None:
+        on_gpu = model.device.type == "cuda"
+        out = paths.DATA / "results" / paths.folder_of(provenance.device_class()) if on_gpu else row_files.FOLDER
     about = {
+        "models": {"target": fingerprint(model)},
+        "stores": {},
+        "key": ["set"],
+        "date": str(date.today()),
         "command": f"python scripts/published_rows.py {' '.join(sys.argv[1:])}",
         "commit": provenance.commit(),
         "machine": provenance.machine(),
@@ -202,13 +210,13 @@ def main(
                 continue
             own = first(own, prompts) if prompts else own
             part = f"{name}-{sampling.temperature}-{sampling.top_p}-{sampling.seed}"
-            before = committed_rows.committed(part, kept, target=model)
-            rows = pd.DataFrame(columns=["method"]) if before is None else before[0]
+            before = row_files.read_if_made(part, kept, target=model)
+            rows = pd.DataFrame(columns=["method"]) if before is None else before
             outputs = {(recording.task, recording.prompt.id, recording.turn) for recording in own}
             done = {
                 one
                 for one, each in rows.groupby("method")
-                if set(zip(each.task, each.prompt.astype(str), each.turn, strict=True)) >= outputs
+                if set(zip(each.task, each.prompt, each.turn, strict=True)) >= outputs
             }
             left = {
                 one: drafter
@@ -218,14 +226,14 @@ def main(
             if left:
                 others = rows[~rows.method.isin(list(left))]
                 rows = pd.concat([others, rows_of(model, own, left).assign(set=name)], ignore_index=True)
-                committed_rows.write(part, rows, about, kept, target=model)
+                row_files.write(part, rows, about, kept)
     names = sorted(path.name.removesuffix(".csv.gz") for path in kept.glob("*.csv.gz"))
-    parts = [committed_rows.committed(name, kept, target=model) for name in names]
-    rows = [part[0] for part in parts if part is not None]
+    parts = [row_files.read_if_made(name, kept, target=model) for name in names]
+    rows = [part for part in parts if part is not None]
     if not rows:
         sys.exit("no answer is recorded; run scripts/record_answers.py first")
-    committed_rows.write("published", pd.concat(rows, ignore_index=True), about, out, target=model)
-    print(f"{sum(map(len, rows))} rows in {out / 'published.csv.gz'}")
+    path = row_files.write("papers_prompts", pd.concat(rows, ignore_index=True), about, out)
+    print(f"{sum(map(len, rows))} rows in {path}")
 
 
 if __name__ == "__main__":

@@ -81,12 +81,12 @@ def main(
                 runs = decode_together(model, ids, how, LENGTH, end)
                 outputs = [recordings.Answer(run.tokens, run.finish_reason) for run in runs]
             for i, output in zip(batch, outputs, strict=True):
-                recordings.keep(keys[i], output, weights)
+                recordings.save_answer(keys[i], output, weights)
             done += len(batch)
             print(f"turn {turn + 1}: {done} of {len(missing)}, {time.monotonic() - begun:.0f} s", flush=True)
         for i in left:
             said[i].append(tokenizer.decode(recordings.lookup(keys[i]).tokens, skip_special_tokens=True))
-    count = recordings.commit(recordings.folder(), out, [weights], about)
+    count = recordings.pack_answers(recordings.folder(), out, [weights], about)
     print(f"{count} outputs in {out.name}")
 
 

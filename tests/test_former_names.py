@@ -22,6 +22,7 @@ from specdec_lib.report import params
     ("decoding.generate", "kept", "decoding.generate", "to_cpu"),
     ("decoding.served_models", "know_tokenizer", "decoding.served_models", "remember_tokenizer"),
     ("decoding.teacher_forcing", "Forced", "decoding.teacher_forcing", "TeacherForced"),
+    ("drafters.eagle2", "reranked", "drafters.eagle2", "rerank"),
     ("drafters.merged_tree", "judged", "drafters.merged_tree", "visit_emitted"),
     ("drafters.one_tree", "WorthItsPrice", "drafters.one_tree", "WorthItsCost"),
     ("drafters.pass_prices", "CURVES", "drafters.pass_costs", "CURVES"),

@@ -9,8 +9,9 @@ import pytest
 from specdec_lib import generate, load_model
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.data.prompt import Prompt, render
-from specdec_lib.experiments.runs import committed_rows
+from specdec_lib.experiments.runs import papers_prompts, row_files
 from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.models.fingerprint import fingerprint
 from tests.experiments.published_formats import HUMANEVAL, jsonl, write
 
 #: One that reads the text, states, a datastore, and a draft model, which is verified by replay only in greedy decoding.
@@ -44,7 +45,8 @@ def counted(tmp_path_factory):
 
 def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
     folder, _, model, _ = counted
-    rows, about = committed_rows.committed("published", folder / "out", target=model)
+    rows, about = row_files.read("papers_prompts", folder / "out")
+    assert about["models"] == {"target": fingerprint(model)}
     greedy, sampled = rows[rows.temperature == 0], rows[rows.temperature > 0]
     expected = {*METHODS, "PLD, 70", "PLD, partial drafts, 10", "PLD, partial drafts, 70"}
     assert set(greedy.method) == expected and len(greedy) == 2 * 7
@@ -56,7 +58,7 @@ def test_every_method_that_can_be_replayed_has_a_row_of_each_output(counted):
 
 def test_a_row_counts_what_decoding_does(counted):
     folder, _, model, prompts = counted
-    rows, _ = committed_rows.committed("published", folder / "out", target=model)
+    rows, _ = row_files.read("papers_prompts", folder / "out")
     rows = rows[(rows.temperature == 0) & (rows.method == "PLD")].set_index("prompt")
     for place, ids in enumerate(prompts):
         run = generate(model, ids, PromptLookup(3, 10), max_new_tokens=24)
@@ -69,13 +71,13 @@ def test_a_row_counts_what_decoding_does(counted):
 def test_a_second_run_adds_the_named_method_alone_and_loses_nothing(counted, monkeypatch):
     folder, options, model, _ = counted
     published_rows.main(**options, method=["Lookahead"], only="greedy", prompts=1)
-    before, _ = committed_rows.committed("published", folder / "out", target=model)
+    before, _ = row_files.read("papers_prompts", folder / "out")
     assert list(before[before.method == "Lookahead"].temperature) == [0.0]
     made, rows_of = [], published_rows.rows_of
     assert "Token Recycling" not in set(before.method) | set(published_rows.REPLAYED)
     monkeypatch.setattr(published_rows, "rows_of", lambda *a: made.append(set(a[2])) or rows_of(*a))
     published_rows.main(**options, method=["Token Recycling", "PLD"])
-    after, _ = committed_rows.committed("published", folder / "out", target=model)
+    after, _ = row_files.read("papers_prompts", folder / "out")
     assert made == [{"Token Recycling"}] * 4
     new = after[after.method == "Token Recycling"]
     assert len(new) == 8 and new.same.all() and len(after) == len(before) + 8
@@ -129,8 +131,8 @@ def test_a_real_set_has_distinct_prompts_and_no_more_than_its_limits(name, token
 
 
 def test_answers_have_the_names_of_tasks_and_humaneval_asked_as_a_chat_is_left_out():
-    rows = committed_rows.on_published_prompts()
-    assert set(rows.task) == set(committed_rows.TASKS.values())
+    rows = papers_prompts.on_published_prompts()
+    assert set(rows.task) == set(papers_prompts.TASKS.values())
     assert "humaneval" in set(rows["set"]) and "humaneval-chat" not in set(rows["set"])
-    editing = rows.task.isin(committed_rows.INPUT_GUIDED.values())
-    assert rows[editing].index.equals(committed_rows.on_pld_plus_prompts().index)
+    editing = rows.task.isin(papers_prompts.INPUT_GUIDED.values())
+    assert rows[editing].index.equals(papers_prompts.on_pld_plus_prompts().index)

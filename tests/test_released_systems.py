@@ -15,7 +15,7 @@ from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import eagle, medusa
-from specdec_lib.experiments.runs import committed_rows
+from specdec_lib.experiments.runs import row_files
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.heads.draft_training import Text, states_of
 from specdec_lib.heads.drafting import Ends, HydraHeads
@@ -124,7 +124,7 @@ def test_each_system_that_learns_has_rows_of_each_state_and_they_are_kept(tmp_pa
     asked = {"target": "pocket", "per_task": 1, "max_new_tokens": 8, "kept": tmp_path / "kept", "out": tmp_path}
     asked["system"] = ["SuffixDecoding", "Token Recycling", "Lookahead, prompt"]
     learning_rows.main(**asked)
-    rows, _ = committed_rows.committed("learning", tmp_path)
+    rows, _ = row_files.read("learning", tmp_path)
     states = rows.groupby("method").state.agg(set).to_dict()
     assert states == {
         "SuffixDecoding": {"cold", "warm"},
@@ -133,5 +133,5 @@ def test_each_system_that_learns_has_rows_of_each_state_and_they_are_kept(tmp_pa
     }
     monkeypatch.setattr(learning_rows, "runs_of", None)
     learning_rows.main(**asked)
-    again, _ = committed_rows.committed("learning", tmp_path)
+    again, _ = row_files.read("learning", tmp_path)
     assert len(again) == len(rows)

@@ -45,7 +45,7 @@ from specdec_lib.experiments.data.published_sets.replies import (
     wizardcoder_replies,
 )
 from specdec_lib.experiments.data.tasks import load_task
-from specdec_lib.experiments.runs import evidence, papers_prompts, results
+from specdec_lib.experiments.runs import papers_prompts, results, row_files
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.retrieval import record_replies
@@ -256,7 +256,7 @@ def speed_as_released(known: pd.DataFrame, costs: Mapping[int, float]) -> Interv
 
 def rest_on_mt_bench(costs: Mapping[int, float]) -> Interval:
     """Speed of REST as published on Vicuna's answers to MT-Bench, with the largest of its own stores."""
-    rows = evidence.read("03/recorded")[0]
+    rows = row_files.read("03/recorded")[0]
     rows = rows[(rows.task == "Vicuna-7B v1.5, MT-Bench") & (rows.store == rows.kind) & (rows.method == "as published")]
     rows = rows[rows.stored == rows.stored.max()].sort_values("prompt")
     return results.rate(results.with_cost(rows.assign(task="MT-Bench"), costs), results.SPEED)
@@ -282,11 +282,11 @@ def wrong_occurrence(
             continue
         ours, theirs = choices(recording, second), choices(recording, first)
         for place in ours.keys() & theirs.keys():
-            a, b = theirs[place], ours[place]
-            better = b[2] - a[2] > (best.accepted[1] - best.accepted[0] if best else 0)
-            inside = max(a[0] + a[2], b[0] + b[2]) < length
-            if better and inside and a[0] != b[0]:
-                best = Choice(recording, place, (a[0], b[0]), (a[1], b[1]), (a[2], b[2]))
+            source, score, accepted = zip(theirs[place], ours[place], strict=True)
+            better = accepted[1] - accepted[0] > (best.accepted[1] - best.accepted[0] if best else 0)
+            inside = max(map(sum, zip(source, accepted, strict=True))) < length
+            if better and inside and source[0] != source[1]:
+                best = Choice(recording, place, source, score, accepted)
     return best
 
 

@@ -47,7 +47,7 @@ PARTS = {
 _ROW = re.compile(r"pld-plus-t(1|2|4|11)-(?:7|13|33)b-[\w-]+-(summ|code|short|long|turn|mt)")
 
 
-def drafting(runs: Mapping[str, Runs], pass_seconds: float) -> dict[str, float]:
+def drafting_costs(runs: Mapping[str, Runs], pass_seconds: float) -> dict[str, float]:
     """By name of a system: the measured cost of drafting for each unit, a pass over one token taking ``pass_seconds``.
 
     It is the median over the steps, which the first one, where loops are compiled, does not move.
@@ -74,12 +74,12 @@ def with_cost(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping
     )
 
 
-def networks(names: Collection[str], cost: float) -> dict[str, float]:
+def network_costs(names: Collection[str], cost: float) -> dict[str, float]:
     """The cost of drafting for each unit where a pass of a network that drafts costs ``cost`` and all else is free."""
     return {name: cost for name in names if (method := method_of(name)) and method.network}
 
 
-def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
+def latency_curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     """Cost of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
     ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_latency.step_samples`).
@@ -94,7 +94,7 @@ def curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     return {width: over_one(width) for width in times}
 
 
-def ours(system: str, names: Collection[str]) -> str | None:
+def method_of_row(system: str, names: Collection[str]) -> str | None:
     """The method here that a published row is of: of the same name, or the first that begins with it and a number or a
     variant; None for one that is not here."""
     system = NAMES.get(system, system)
@@ -115,7 +115,7 @@ def speedups_of_paper() -> pd.DataFrame:
     return groups.agg(low="min", high="max").reset_index()
 
 
-def in_order(paper: pd.DataFrame, table: int, tasks: Collection[str]) -> pd.Series:
+def published_order(paper: pd.DataFrame, table: int, tasks: Collection[str]) -> pd.Series:
     """Systems of a table of the paper, the fastest first, with the mean of their published speed-ups on some tasks."""
     rows = paper[(paper.table == table) & paper.task.isin(tasks)]
     mean = ((rows.low + rows.high) / 2).groupby(rows.system, sort=False).mean()
@@ -133,6 +133,6 @@ def with_ours(paper: pd.DataFrame, tables: Collection[int], here: Mapping[str, M
         for task, part in own.groupby("task", sort=False):
             low, high = f"{part.low.min():.2f}", f"{part.high.max():.2f}"
             row[task] = low if low == high else f"{low} to {high}"
-            row[f"{task}, here"] = here.get(ours(system, here), {}).get(task)
+            row[f"{task}, here"] = here.get(method_of_row(system, here), {}).get(task)
         rows.append(row)
     return pd.DataFrame(rows)

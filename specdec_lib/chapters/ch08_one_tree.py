@@ -15,11 +15,10 @@ from specdec_lib import methods
 from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.loop import Trace
-from specdec_lib.decoding.outputs import Outputs
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters.merged_tree import FEATURES
-from specdec_lib.drafters.one_tree import OneTree, node_outcomes, view_of
+from specdec_lib.drafters.one_tree import OneTree, SeveralSources, node_outcomes
 from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.drafters.prompt_lookup import PromptLookup
 from specdec_lib.drafters.prompt_lookup_plus import PromptLookupHidden
@@ -189,44 +188,20 @@ def highest_score(matches: Mapping[str, int], drafts: Mapping[str, DraftTree]) -
     return best if scores[best] >= ARCTIC_SCORE else names[-1]
 
 
-class Selection(Drafter):
+class Selection(SeveralSources):
     """Send the draft of one source at each step: ``rule`` chooses from the matches and the drafts by name.
 
     The last source is what is left where the others have nothing good enough.
     """
 
     def __init__(self, sources: Mapping[str, Drafter], rule: Callable[[Mapping, Mapping], str]):
-        self.sources, self.rule = dict(sources), rule
-        self.capture = Capture()
-        for source in self.sources.values():
-            self.capture |= source.capture
-        self.replays = "never" if any(source.replays == "never" for source in self.sources.values()) else "any"
-
-    def inner(self) -> tuple[Drafter, ...]:
-        return tuple(self.sources.values())
-
-    def reset(self) -> None:
-        for source in self.sources.values():
-            source.reset()
-
-    def start(self, context: Context) -> None:
-        self._views = {name: view_of(context, self.capture, source) for name, source in self.sources.items()}
-        for name, source in self.sources.items():
-            source.start(self._views[name])
+        super().__init__(sources)
+        self.rule = rule
 
     def propose(self, context: Context, limit: int) -> DraftTree:
-        drafts = {name: source.propose(self._views[name], limit) for name, source in self.sources.items()}
-        matches = {name: source.evidence(self._views[name]).match for name, source in self.sources.items()}
+        drafts = {name: source.propose(self.views[name], limit) for name, source in self.sources.items()}
+        matches = {name: source.evidence(self.views[name]).match for name, source in self.sources.items()}
         return drafts[self.rule(matches, drafts)] if any(map(len, drafts.values())) else EMPTY
-
-    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
-        for source in self.sources.values():
-            topk = source.capture.topk
-            source.verified(tree, path, outputs.top(topk) if topk else None)
-
-    def finish(self) -> None:
-        for source in self.sources.values():
-            source.finish()
 
 
 #: The single sources, and the variants above them.
@@ -312,13 +287,13 @@ class Comparison:
     _costed: dict[str, pd.DataFrame] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        bound = self.rows[self.rows.rung == BOUND]
+        bound = self.rows[self.rows.variant == BOUND]
         # Rows that were read end where the last source had something accepted.
         lengths = [
             np.pad(own, (0, tokens + 1 - len(own))) for own, tokens in zip(bound.longest, bound.tokens, strict=True)
         ]
         self.longest = dict(zip(_outputs(bound), lengths, strict=True))
-        rows = self.rows[self.rows.rung != BOUND]
+        rows = self.rows[self.rows.variant != BOUND]
         sizes = [int(size) if str(size).isdigit() else size for size in rows["size"]]
         self.rows = rows.assign(size=pd.Series(sizes, rows.index, object))
 
@@ -336,9 +311,11 @@ class Comparison:
         """The rows of a task, or of all, with each variant, now the method, at its :meth:`best_size`."""
         rows = self._at(costs)
         rows = rows if task is None else rows[rows.task == task]
-        sums = rows.groupby(["rung", "size"], sort=False)[["tokens", "cost"]].sum()
-        taken = set((sums.tokens / sums.cost).groupby("rung").idxmax())
-        return rows[[pair in taken for pair in zip(rows.rung, rows["size"], strict=True)]].assign(method=rows.rung)
+        sums = rows.groupby(["variant", "size"], sort=False)[["tokens", "cost"]].sum()
+        taken = set((sums.tokens / sums.cost).groupby("variant").idxmax())
+        return rows[[pair in taken for pair in zip(rows.variant, rows["size"], strict=True)]].assign(
+            method=rows.variant
+        )
 
     def best_size(self, variant: str, costs: PassCosts, task: str | None = None) -> Size:
         """The size with most tokens per cost: chosen in hindsight, unless the costs choose it."""
@@ -398,7 +375,7 @@ def _rows(
     none = [np.zeros(0, np.int64)] * len(rows)
     return rows.assign(
         method=[f"{variant}, {size}" for variant, size in rows.method],
-        rung=variants,
+        variant=variants,
         size=pd.Series(sizes, dtype=object),
         asked=asked,
         longest=longest or none,
@@ -410,7 +387,7 @@ def variant_rows(
 ) -> pd.DataFrame:
     """Rows of every variant that no draft model takes part in, and of the bound of what the sources could have done.
 
-    The columns are those of a results table, and ``rung``, ``size``, the tokens ``asked`` of a draft model, and of the variant
+    The columns are those of a results table, and ``variant``, ``size``, the tokens ``asked`` of a draft model, and of the variant
     :data:`BOUND` ``longest`` (:func:`acceptable`).
     """
     longest = [acceptable(recording.trace, list(sources.values())) for recording in recordings]

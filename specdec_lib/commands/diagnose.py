@@ -77,7 +77,7 @@ def diagnose(
     from specdec_lib.datastores import SuffixIndex, TokenStore
     from specdec_lib.experiments import diagnosis
     from specdec_lib.experiments.data.answers import read_answers
-    from specdec_lib.experiments.other_engines import PROGRAMS, switched_on
+    from specdec_lib.experiments.other_engines import PROGRAMS, engine_options
     from specdec_lib.report.display import diagnosis_page
 
     if former_prices is not None:
@@ -94,7 +94,7 @@ def diagnose(
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
     bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
-    found = replace(diagnosis.diagnose(read, bench, curve), switched_on=switched_on(store))
+    found = replace(diagnosis.diagnose(read, bench, curve), engine_options=engine_options(store))
     # Files first: a terminal may go away, or not print a character.
     if to_json is not None:
         given = {"store": store, "weights": weights}
@@ -110,7 +110,7 @@ def diagnose(
     for line in (*diagnosis_page.reasons(found), found.advice()):
         _print(line)
     _print("\nHow the methods are switched on:")
-    for name, known in found.switched_on.items():
+    for name, known in found.engine_options.items():
         _print("\n  ".join([name, *(f"{program}: {known.get(program, 'not available')}" for program in PROGRAMS)]))
     _print("All of them, and those that are not listed: generate(model, prompt, drafter) of this library.\n")
     for name, needed in found.needs.items():

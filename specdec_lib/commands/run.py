@@ -40,14 +40,12 @@ def rows(
 ) -> None:
     """Make the rows in data/rows again, which every build reads; an interrupted run goes on where it was."""
     paths.root()
-    from specdec_lib.experiments.runs import evidence
+    from specdec_lib.experiments.runs import checked_rows, row_files
     from specdec_lib.report.build import runner
     from specdec_lib.report.params import UsageError
 
-    known = {
-        str(path.relative_to(evidence.FOLDER)).removesuffix(".csv.gz") for path in evidence.FOLDER.rglob("*.csv.gz")
-    }
-    seconds = {name: evidence.read(name)[1]["seconds"] for name in known}
+    known = {f"{path.parent.name}/{path.name.removesuffix('.csv.gz')}" for path in row_files.FOLDER.glob("*/*.csv.gz")}
+    seconds = {name: row_files.read(name)[1]["seconds"] for name in known}
     asked: dict[str, list[str]] = {}
     for name in which or sorted({name.split("/")[0] for name in known}):
         chapter, _, file = name.partition("/")
@@ -64,6 +62,6 @@ def rows(
         )
         asked.setdefault(chapter, []).append(name)
     for chapter, names in asked.items():
-        os.environ[evidence.MAKE] = " ".join(names)
+        os.environ[checked_rows.MAKE] = " ".join(names)
         if runner.run([chapter], force=True):
             raise typer.Exit(1)

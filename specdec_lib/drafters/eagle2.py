@@ -13,10 +13,13 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.eagle import EagleState
 from specdec_lib.drafters.head_drafter import HeadDrafter
 from specdec_lib.heads.drafting import EagleHead
+from specdec_lib.lazy import former_names
+
+__getattr__ = former_names(__name__, reranked="rerank")
 
 
-def reranked(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
-    """The candidates of the largest values as a tree (EAGLE-2, section 4.2).
+def rerank(tokens: list[int], parents: list[int], values: list[float], count: int) -> DraftTree:
+    """Keep the candidates of the largest values as a tree (EAGLE-2, section 4.2).
 
     Of equal ones the earlier candidate comes first. No node is left without its parent, which comes before it and is worth no
     less.
@@ -38,8 +41,8 @@ def reranked(tokens: list[int], parents: list[int], values: list[float], count: 
     Examples
     --------
     >>> from math import log
-    >>> from specdec_lib.drafters.eagle2 import reranked
-    >>> tree = reranked([5, 8, 6], [-1, -1, 0], [log(0.5), log(0.25), log(0.375)], count=2)
+    >>> from specdec_lib.drafters.eagle2 import rerank
+    >>> tree = rerank([5, 8, 6], [-1, -1, 0], [log(0.5), log(0.25), log(0.375)], count=2)
     >>> tree, [round(score, 3) for score in tree.scores]
     (DraftTree(tokens=[5, 6], parents=[-1, 0]), [0.5, 0.375])
     """
@@ -128,5 +131,5 @@ class Eagle2(HeadDrafter):
                     values += [above + min(chance, 0.0) for chance in chances]
                 new = range(first, len(tokens))
                 level = sorted(sorted(new, key=lambda node: (-values[node], node))[: self.branches])
-        tree = reranked(tokens, parents, values, self.nodes)
+        tree = rerank(tokens, parents, values, self.nodes)
         return tree.annotated(scores=tree.scores, levels=levels)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
 import numpy as np
 
@@ -60,6 +61,57 @@ def view_of(context: Context, capture: Capture, source: Drafter) -> Context:
     places = [capture.heads.index(head) for head in source.capture.heads]
     attention = (lambda: context.attention()[places]) if places else None
     return replace(context, sampling=Sampling(), attention=attention)
+
+
+class SeveralSources(Drafter):
+    """A drafter that drafts from others, ``sources`` by name; a subclass says how, from their ``views`` of the context.
+
+    Every source is shown each prompt and each pass, whichever of them drafted.
+
+    Parameters
+    ----------
+    sources : dict of str to Drafter
+
+    Examples
+    --------
+    >>> from specdec_lib import generate
+    >>> from specdec_lib.drafters import PromptLookup, SuffixDecoding
+    >>> from specdec_lib.drafters.one_tree import SeveralSources
+    >>> class FirstNonEmpty(SeveralSources):
+    ...     def propose(self, context, limit):
+    ...         drafts = [source.propose(self.views[name], limit) for name, source in self.sources.items()]
+    ...         return next(filter(len, drafts), drafts[0])
+    >>> drafter = FirstNonEmpty({"PLD": PromptLookup(), "SuffixDecoding": SuffixDecoding()})
+    >>> generate(model, prompt, drafter, max_new_tokens=8).tokens == generate(model, prompt, max_new_tokens=8).tokens
+    True
+    """
+
+    def __init__(self, sources: Mapping[str, Drafter]):
+        self.sources, self.views = dict(sources), {}
+        self.capture = reduce(or_, (source.capture for source in self.sources.values()), Capture())
+        self.replays = "never" if any(source.replays == "never" for source in self.sources.values()) else "any"
+
+    def inner(self) -> tuple[Drafter, ...]:
+        return tuple(self.sources.values())
+
+    def reset(self) -> None:
+        for source in self.sources.values():
+            source.reset()
+
+    def start(self, context: Context) -> None:
+        self.views = {name: view_of(context, self.capture, source) for name, source in self.sources.items()}
+        for name, source in self.sources.items():
+            source.start(self.views[name])
+
+    def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
+        for source in self.sources.values():
+            topk = source.capture.topk
+            source.verified(tree, path, outputs.top(topk) if topk else None)
+
+    def finish(self) -> None:
+        self.views = {}
+        for source in self.sources.values():
+            source.finish()
 
 
 class WorthItsCost(StoppingRule):
@@ -119,7 +171,7 @@ def _paying(source: AdaptiveDraftModel) -> AdaptiveDraftModel:
 
 
 @former_keywords(prices="costs")
-class OneTree(Drafter):
+class OneTree(SeveralSources):
     """Merge the drafts of several sources, estimate each node's probability, verify as many as pay.
 
     Of all parent-closed subtrees T of the merged draft the one is sent that maximises::
@@ -194,17 +246,13 @@ class OneTree(Drafter):
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate is {rate!r}; expected a finite number, 0 or more")
         drawing = {name: _paying(source) for name, source in sources.items() if isinstance(source, AdaptiveDraftModel)}
-        self.sources = {name: source for name, source in sources.items() if name not in drawing} | drawing
+        super().__init__({name: source for name, source in sources.items() if name not in drawing} | drawing)
         order = list(self.sources)
         self.step_cost = costs.step_of(MERGING, *(name for name in order if name not in drawing))
         self.costs, self.room, self.rate, self.observe = costs, room, rate, observe
         self.probabilities = (probabilities or TreeProbabilities.unfitted(order)).of(order)
         # One wider than the largest draft: the draft model is asked what a token beyond it would cost.
         self._curve = costs.curve(room + 2)
-        self.capture = Capture()
-        for source in self.sources.values():
-            self.capture |= source.capture
-        self.replays = "never" if any(source.replays == "never" for source in sources.values()) else "any"
         self._tree = MergedTree(len(order), room)
         # By a set of sources as bits: their names in one string, made when it is first needed.
         self._labels = cache(lambda bits: ", ".join(name for place, name in enumerate(order) if bits >> place & 1))
@@ -214,9 +262,6 @@ class OneTree(Drafter):
 
     def __repr__(self) -> str:
         return f"OneTree({', '.join(self.sources)}; costs {self.costs.name!r})"
-
-    def inner(self) -> tuple[Drafter, ...]:
-        return tuple(self.sources.values())
 
     def _forget(self) -> None:
         self.weights = self.probabilities.weights.copy()
@@ -231,17 +276,14 @@ class OneTree(Drafter):
 
     def reset(self) -> None:
         self._forget()
-        for source in self.sources.values():
-            source.reset()
+        super().reset()
 
     def start(self, context: Context) -> None:
         self._context, self._proposed_at = context, len(context.tokens)
         self._lately, self._streak = np.full(len(self.sources), 0.5), np.zeros(len(self.sources), np.int64)
         self._tree.clear()
-        self._views, self._judged, self.drafted = {}, False, 0
-        for name, source in self.sources.items():
-            self._views[name] = view_of(context, self.capture, source)
-            source.start(self._views[name])
+        self._judged, self.drafted = False, 0
+        super().start(context)
 
     def propose(self, context: Context, limit: int) -> DraftTree:
         tree = self._tree
@@ -260,7 +302,7 @@ class OneTree(Drafter):
                 wider = len(nodes) + 1
                 source.rule.rate, source.rule.probe = rate, self._steps % _PROBE_EVERY == 0
                 source.rule.cost = self.costs.drafted_token + self._curve[wider] - self._curve[wider - 1]
-            draft = source.propose(self._views[name], limit)
+            draft = source.propose(self.views[name], limit)
             if draft.auxiliary is not None:
                 raise ValueError(
                     f"the draft of the source {name!r} has auxiliary tokens, which a merged draft cannot hold"
@@ -272,7 +314,7 @@ class OneTree(Drafter):
                 self.drafted += len(draft)
             if not len(draft):
                 continue
-            known, lately = source.evidence(self._views[name]), self._lately[number]
+            known, lately = source.evidence(self.views[name]), self._lately[number]
             tree.add(number, draft, shares, known, math.log(lately / (1 - lately)), self._streak[number], limit)
         tree.score(self.weights)
         tokens, parents, nodes, _ = tree.best(self._curve, sunk)
@@ -286,9 +328,7 @@ class OneTree(Drafter):
 
     def verified(self, tree: DraftTree, path: tuple[int, ...], outputs: Outputs | None) -> None:
         """Judge every source by what was emitted, whether its nodes were verified or not, and learn from it."""
-        for source in self.sources.values():
-            topk = source.capture.topk
-            source.verified(tree, path, outputs.top(topk) if topk else None)
+        super().verified(tree, path, outputs)
         if self.costs.drafting and self._spent is not None:
             plain = self._spent / (1.0 + self.costs.step)  # what plain decoding emits meanwhile
             self._lost = max(0.0, self._lost + plain - 1 - len(path))
@@ -320,9 +360,8 @@ class OneTree(Drafter):
 
     def finish(self) -> None:
         self._tree.clear()
-        self._context, self._views = None, {}
-        for source in self.sources.values():
-            source.finish()
+        self._context = None
+        super().finish()
 
 
 #: With passes of any width at one cost the whole merged draft is verified, so that steps go where all sources lead.

@@ -30,7 +30,7 @@ from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data.answers import Answer
 from specdec_lib.experiments.data.overlap import overlap
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.other_engines import SWITCHED_ON
+from specdec_lib.experiments.other_engines import ENGINE_OPTIONS
 from specdec_lib.experiments.runs import results
 from specdec_lib.experiments.runs.recorded_runs import Recording, in_state
 from specdec_lib.experiments.statistics.intervals import Counts, Interval, mean_interval, pooled_rate
@@ -159,7 +159,7 @@ class Diagnosis:
     needs: Mapping[str, str]
     free: list[str]
     each: list[dict[str, Any]]
-    switched_on: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: SWITCHED_ON)
+    engine_options: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: ENGINE_OPTIONS)
 
     @property
     def recommended(self) -> str | None:
@@ -197,7 +197,7 @@ class Diagnosis:
                 for one in self.predictions
             ],
             "needs": dict(self.needs),
-            "switched_on": self.switched_on,
+            "engine_options": self.engine_options,
             "free": self.free,
             "each": self.each,
         }

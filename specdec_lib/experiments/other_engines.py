@@ -22,7 +22,7 @@ _OURS_IN_VLLM = ("REST", "SAM-Decoding", "One tree")
 
 #: By method: what to write in each program that has it. Where a method or a program is missing, only this library has the
 #: method: ``generate(model, prompt, drafter)``, or transformers' ``generate(custom_generate=...)``.
-SWITCHED_ON: dict[str, dict[str, str]] = {
+ENGINE_OPTIONS: dict[str, dict[str, str]] = {
     "PLD": {
         "transformers": "model.generate(..., prompt_lookup_num_tokens=10)",
         "vLLM": '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 10, "prompt_lookup_max": 3}\'',
@@ -63,9 +63,9 @@ SWITCHED_ON: dict[str, dict[str, str]] = {
 }
 
 
-def switched_on(store: str | Path | None) -> Mapping[str, Mapping[str, str]]:
-    """:data:`SWITCHED_ON` with the user's datastore where one is drafted from."""
+def engine_options(store: str | Path | None) -> Mapping[str, Mapping[str, str]]:
+    """:data:`ENGINE_OPTIONS` with the user's datastore where one is drafted from."""
     if store is None:
-        return SWITCHED_ON
+        return ENGINE_OPTIONS
     own = {name: {"vLLM": _ours(drafter=name, store=str(store))} for name in _OURS_IN_VLLM}
-    return {name: known | own.get(name, {}) for name, known in SWITCHED_ON.items()}
+    return {name: known | own.get(name, {}) for name, known in ENGINE_OPTIONS.items()}

@@ -22,7 +22,7 @@ from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data import prompts, stores
-from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.heads import induction
@@ -152,7 +152,7 @@ class ModelPair:
         credited = induction.induction_heads(self.target, (recording.trace for recording in tuned))
         short = methods.METHODS["PLD"].length
         runs = {i: replay_all(tuned, PromptLookupHidden(i, short)) for i in layers}
-        rates = {i: pooled(own)["tokens_per_forward"] for i, own in runs.items()}
+        rates = {i: pooled_metrics(own)["tokens_per_forward"] for i, own in runs.items()}
         self.notes["layer"] = max(layers, key=lambda i: (rates[i], -i))  # the lowest among equals
         self.notes["heads"] = list(credited.top(min(8, len(credited.ranked()))))
 

@@ -10,7 +10,7 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import PLAIN
 from specdec_lib.report.appearance import APPEARANCES, PLAIN_COLOR, PLAIN_MARKER
@@ -148,7 +148,7 @@ def _no_data(ax: Axes, words: str = "no data") -> None:
     ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color="#666666")
 
 
-def nothing(words: str) -> Figure:
+def empty_figure(words: str) -> Figure:
     """A figure that says why nothing is drawn in it."""
     figure, ax = new(5, 0.5)
     ax.set_axis_off()
@@ -319,7 +319,7 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
     """Draw where the time of a token goes, each part the median of a method's repeats (``recorded_runs.time_methods``)."""
     figure, ax = new(6.4, 1.3 + 0.5 * len(timings))
     for row, repeats in enumerate(timings.values()):
-        stats = [pooled(runs) for runs in repeats]
+        stats = [pooled_metrics(runs) for runs in repeats]
         left = 0.0
         for part, shade in PARTS.items():
             # Tokens after the prefill, as for ms_per_token.

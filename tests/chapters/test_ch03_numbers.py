@@ -9,7 +9,7 @@ import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import numbers
-from specdec_lib.experiments.runs import committed_rows
+from specdec_lib.experiments.runs import papers_prompts
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import numbers as tables
 
@@ -458,7 +458,7 @@ def test_real_runs_are_counted_by_method_and_the_bias_is_a_mean_over_steps():
 
 def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
     found = {key: number.value for key, number in numbers.papers_own_prompts(COSTS, 0.1).items()}
-    published = committed_rows.committed("published")[0]
+    published = papers_prompts.all_rows()
     costs = np.array([0.0, *np.interp(range(1, 257), list(COSTS), list(COSTS.values()))])
     slope = (COSTS[12] - COSTS[4]) / 8
     costs[12:] = COSTS[12] + slope * np.arange(257 - 12)  # the last line goes on
@@ -473,7 +473,7 @@ def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
             runs = [
                 row for row in own[own.method == name].to_dict("records") if tuple(row[c] for c in outputs) in shared
             ]
-            spent = sum(row["widths"] @ costs + cost * row["drafted"] for row in runs)
+            spent = sum(row["widths"] @ costs[: len(row["widths"])] + cost * row["drafted"] for row in runs)
             speeds[name] = sum(row["tokens"] for row in runs) / spent
         expected = speeds["REST"] / speeds["SpecDec"]
         assert found[f"public_rest_over_specdec_{kind}_gpu"] == pytest.approx(expected)

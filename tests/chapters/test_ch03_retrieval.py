@@ -15,13 +15,12 @@ from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import pa
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
-from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data import prompts as book_prompts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
-from specdec_lib.experiments.runs import committed_rows, evidence, recorded_runs, results
-from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs import recorded_runs, results, row_files
+from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
 from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
@@ -50,25 +49,17 @@ def sized(level, slope, prompts=5, sizes=(1e3, 1e4, 1e6)):
 
 
 @pytest.mark.parametrize("cost", [{1: 1.0, 300: 4.0}, {1: 1.0, 8: 1.5, 64: 2.0, 300: 9.0}])
-def test_committed_widths_cost_every_pass_as_interpolation_does(cost, tmp_path):
-    """What is written counts passes at a few widths; every cost that is linear between them is exact."""
+def test_every_pass_costs_what_interpolation_says(cost):
     widths = np.random.default_rng(1).integers(1, 257, 200)
-    by_width = PassCosts(cost).curve(max(committed_rows.WIDTHS))
-    curve = {width: by_width[width - 1] for width in committed_rows.WIDTHS}
-    brute = sum(np.interp(width, list(curve), list(curve.values())) for width in widths)
-    rows = pd.DataFrame({"method": ["PLD"], "prompt": ["a"], "tokens": [7], "drafted": [3]})
+    brute = sum(np.interp(width, list(cost), list(cost.values())) for width in widths)
+    rows = pd.DataFrame({"method": ["PLD"], "prompt": ["a"], "tokens": [7]})
     rows = rows.assign(**OUTPUT, widths=[np.bincount(widths)])
-    committed_rows.write("some", rows.assign(draft_s=0.5), {"what": "a test"}, tmp_path)
-    (back, about) = committed_rows.committed("some", tmp_path)
-    assert about["what"] == "a test" and "draft_s" not in back and back.tokens.tolist() == [7]
-    for frame in (rows, back):
-        assert with_cost(frame, curve).cost[0] == pytest.approx(brute, abs=0.1)
-    assert back.widths[0].sum() == pytest.approx(len(widths), abs=0.05)
+    assert with_cost(rows, cost).cost[0] == pytest.approx(brute)
     assert retrieval.speed(rows, cost).value == pytest.approx(7 / brute)
 
 
 def test_counts_of_replays_are_those_of_the_metrics():
-    of, frame = pooled([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
+    of, frame = pooled_metrics([replay(r.trace, PromptLookup()) for r in recordings()]), outputs()
     assert retrieval.rate(frame, PER_PASS).value == pytest.approx(of["tokens_per_forward"])
     assert retrieval.rate(frame, retrieval.LENGTH).value == pytest.approx(of["mean_accepted_drafts"])
     assert retrieval.rate(frame, ACCEPTANCE).value == pytest.approx(of["acceptance_rate"])
@@ -193,7 +184,7 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
     part = stores.first_part(index, 4_000)
     alone = stores.dense_index(stores.dense_states(model, part), part)
     for method, make in (("DReSD", Dresd), ("DReSD, no filter", retrieval.UnfilteredDresd)):
-        of = pooled(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
+        of = pooled_metrics(recorded_runs.replay_all(recorded["greedy"], make(alone, 10, 6, 50)))
         rows = frame[(frame.method == method) & (frame.stored == part.store.count)]
         assert rows.passes.sum() > 1
         assert retrieval.rate(rows).value == pytest.approx(of["tokens_per_forward"], rel=0.02)
@@ -253,9 +244,9 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
 def test_committed_rows_that_need_a_model_are_of_the_book_s_model_and_cases_stand_for_what_is_replayed():
     models = json.loads(paths.RECORDINGS.with_suffix(".json").read_text(encoding="utf-8"))["models"]
     for name in ("sizes", "alignment"):
-        _, about = evidence.read(f"03/{name}")
+        _, about = row_files.read(f"03/{name}")
         assert about["models"]["target"] in {model["weights"] for model in models}
-    rows, _ = evidence.read("03/recorded")
+    rows, _ = row_files.read("03/recorded")
     assert set(rows.task) == {case.task for case in retrieval.CASES}
     assert not retrieval.case_rows(rows, retrieval.CODE, variant="8 nodes").empty
 
@@ -323,7 +314,7 @@ def test_the_largest_stores_of_equal_size_are_compared_at_the_cost_and_sizes_tha
 
 
 def test_the_authors_files_say_what_table_1_prints():
-    rows, _ = evidence.read("03/authors")
+    rows, _ = row_files.read("03/authors")
     found = retrieval.authors_run(rows)
     assert found["speed_up"].low < 1.69 < found["speed_up"].high
     assert found["tokens"].value == pytest.approx(1.99, abs=0.005)
@@ -334,8 +325,8 @@ def test_the_authors_files_say_what_table_1_prints():
 
 @pytest.mark.realdata
 def test_the_committed_rows_are_those_of_the_authors_files():
-    rows, about = evidence.read("03/authors")
-    assert not evidence.differences(rows, retrieval.authors_rows(), about["columns"])
+    rows, about = row_files.read("03/authors")
+    assert not row_files.differences(rows, retrieval.authors_rows(), about["columns"])
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():

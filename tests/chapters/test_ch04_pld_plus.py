@@ -1,6 +1,5 @@
 """PLD+'s copies: attribution against runs made by hand, hindsight against all sequences of choices, rules on answers of others."""
 
-import json
 import math
 from collections import Counter
 from functools import cache
@@ -27,7 +26,7 @@ from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_numbers import published_draft_cost
 from specdec_lib.experiments.data.published_sets.replies import Reply
 from specdec_lib.experiments.data.tasks import load_task
-from specdec_lib.experiments.runs import papers_prompts, results
+from specdec_lib.experiments.runs import papers_prompts, results, row_files
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.retrieval import record_replies
@@ -422,7 +421,7 @@ def test_words_are_counted_by_turn(monkeypatch):
 
 
 def test_the_kept_answers_were_read_by_the_model_of_the_published_rows():
-    target = json.loads((paths.DATA / "results" / "cpu" / "published.json").read_text(encoding="utf-8"))["target"]
+    target = row_files.read("papers_prompts")[1]["models"]["target"]
     kept = (paths.DATA / "results" / "pld_plus" / "known_answers.csv").read_text(encoding="utf-8")
     assert f"# target: {target}\n" in kept, "-p 04.answers=200 reads them again"
 

@@ -11,7 +11,7 @@ from specdec_lib.experiments.costs.pass_latency import units
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import recorded_runs, results
-from specdec_lib.experiments.runs.committed_rows import SPEC_BENCH
+from specdec_lib.experiments.runs.papers_prompts import SPEC_BENCH
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS
@@ -37,14 +37,14 @@ def rows_of(method: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("method", "passes", "drafting", "expected"), [
-    ("SpecDec", PASSES, systems.drafting({"SpecDec": RUNS}, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
-    ("SpecDec", PASSES, systems.networks(["SpecDec"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    ("SpecDec", PASSES, systems.drafting_costs({"SpecDec": RUNS}, 0.05), [1.5 + 2 + 2 + 7 * 2, 1 + 1.5 + 1 * 2]),
+    ("SpecDec", PASSES, systems.network_costs(["SpecDec"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
     # EAGLE asks its network once a level: these chains have as many levels as tokens.
-    ("EAGLE", PASSES, systems.networks(["EAGLE"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
+    ("EAGLE", PASSES, systems.network_costs(["EAGLE"], 0.25), [5.5 + 7 * 0.25, 2.5 + 0.25]),
     # A search costs each step, and its seconds of the host.
-    ("PLD, sized", PASSES, systems.drafting({"PLD, sized": RUNS}, 2.0), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
-    ("PLD", PASSES, systems.networks(["PLD"], 0.25), [5.5, 2.5]),
-    ("plain", PASSES, systems.drafting({"plain": RUNS}, 0.05), [5.5, 2.5]),
+    ("PLD, sized", PASSES, systems.drafting_costs({"PLD, sized": RUNS}, 2.0), [5.5 + 3 * 0.3 / 2, 2.5 + 2 * 0.3 / 2]),
+    ("PLD", PASSES, systems.network_costs(["PLD"], 0.25), [5.5, 2.5]),
+    ("plain", PASSES, systems.drafting_costs({"plain": RUNS}, 0.05), [5.5, 2.5]),
     # Beyond the widest cost the slope of the last two goes on.
     ("plain", {1: 1.0, 2: 1.5}, {}, [1.5 + 2.5 + 2.5, 2.5]),
 ])  # fmt: skip
@@ -58,18 +58,18 @@ def test_a_run_costs_its_passes_and_its_drafts_in_units_of_a_plain_pass(method, 
 
 
 def test_a_cost_is_a_ratio_of_medians_with_its_interval_over_rounds():
-    found = systems.curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
+    found = systems.latency_curve({1: [1.0, 2.0, 1.0, 1.0, 9.0], 4: [2.0, 4.0, 2.0, 3.0, 2.0]})
     assert found[1] == (1.0, 1.0, 1.0, 0)
     assert found[4].value == pytest.approx(2) and found[4].low <= 2 <= found[4].high and found[4].low < found[4].high
-    assert not systems.curve({1: [1.0], 4: [3.0]})[4].known
+    assert not systems.latency_curve({1: [1.0], 4: [3.0]})[4].known
 
 
 def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
     pair = ModelPair.untuned(*recorded_runs.load_pair("pocket", "pocket-draft", dtype="float32"))
     pair.store_tokens = 30_000
-    assert all(METHODS[name].sized for name in compared_in("07"))
-    drafters = {name: METHODS[name].sized(pair, 16) for name in compared_in("07")} | {"plain": None}
+    sized = {name: METHODS[name].sized for name in compared_in("07") if METHODS[name].sized}
+    drafters = {name: of_width(pair, 16) for name, of_width in sized.items()} | {"plain": None}
     needed = Capture()
     for drafter in drafters.values():
         needed |= drafter.capture if drafter else Capture()
@@ -87,7 +87,7 @@ def test_a_sized_system_keeps_to_its_width_and_a_free_pass_is_a_pass(tmp_path, m
     ("PLD", ["PLD+ (a)"], None), ("PLD+", ["PLD+ (a)"], "PLD+ (a)"),
 ])  # fmt: skip
 def test_systems_of_the_paper_find_their_methods(system, names, method):
-    assert systems.ours(system, names) == method
+    assert systems.method_of_row(system, names) == method
 
 
 def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_of_their_means():
@@ -104,12 +104,12 @@ def test_published_rows_are_those_of_the_tables_and_systems_stand_in_the_order_o
     sizes.append(float(rows["pld-plus-t4-7b-lookahead-code"]["value"]))
     assert line["code editing"] == f"{min(sizes):.2f} to {max(sizes):.2f}"
     assert line["code editing, here"].value == 1.5 and line["summarisation, here"] is None
-    order = systems.in_order(paper, 1, ["code editing"])
+    order = systems.published_order(paper, 1, ["code editing"])
     assert order["PLD+ (h)"] == pytest.approx((min(ends) + max(ends)) / 2)
     assert list(order) == sorted(order, reverse=True)
     assert order.index[-1] == "Lookahead" and order.index[0].startswith("PLD+")
     tied = pd.DataFrame({"table": 1, "task": "t", "system": ["b", "a"], "low": 1.0, "high": 2.0})
-    assert list(systems.in_order(tied, 1, ["t"]).index) == ["b", "a"]
+    assert list(systems.published_order(tied, 1, ["t"]).index) == ["b", "a"]
 
 
 def test_each_part_of_spec_benchs_leaderboard_has_a_task_here():

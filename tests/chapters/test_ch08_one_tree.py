@@ -23,7 +23,7 @@ from specdec_lib.drafters.suffix_decoding import SuffixDecoding
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.published_sets.replies import Reply
-from specdec_lib.experiments.runs import evidence
+from specdec_lib.experiments.runs import row_files
 from specdec_lib.experiments.runs.recorded_runs import Recording
 from specdec_lib.experiments.runs.retrieval import record_replies
 from specdec_lib.experiments.statistics.intervals import Interval
@@ -180,8 +180,8 @@ def test_rows_of_judged_nodes_give_the_calibration_error_of_all_nodes_together()
 def test_a_comparison_is_the_same_from_rows_that_were_written_and_read(comparison, tmp_path):
     drafters = _singles() | {(study.TREE, each.name): OneTree(_sources(), each) for each in COSTS}
     rows = study.variant_rows(_recordings(), drafters, _sources())
-    evidence.write("08/greedy", rows, {"models": {}, "stores": {}}, tmp_path)
-    again = study.Comparison(evidence.read("08/greedy", tmp_path)[0])
+    row_files.write("08/greedy", rows, {"models": {}, "stores": {}}, tmp_path)
+    again = study.Comparison(row_files.read("08/greedy", tmp_path)[0])
     for each, variant in itertools.product(COSTS, (*study.SINGLES, study.TREE)):
         assert again.rate(variant, each) == comparison.rate(variant, each)
         assert again.share(variant, each) == comparison.share(variant, each)

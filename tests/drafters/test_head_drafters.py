@@ -11,7 +11,7 @@ import torch
 from specdec_lib import Context, Sampling, generate
 from specdec_lib.decoding.sampling import distribution
 from specdec_lib.drafters.eagle import Eagle
-from specdec_lib.drafters.eagle2 import Eagle2, reranked
+from specdec_lib.drafters.eagle2 import Eagle2, rerank
 from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.token_recycling import template
@@ -221,7 +221,7 @@ def test_reranking_keeps_every_parent_where_all_values_tie():
     # A chain of certain tokens beside ten that are as certain: no node may lose its parent.
     tokens, parents = [*range(10), *range(10), *range(10)], [-1] * 10 + [3] * 10 + [13] * 10
     for count in (1, 4, 11, 14, 30, 99):
-        tree = reranked(tokens, parents, [0.0] * 30, count)
+        tree = rerank(tokens, parents, [0.0] * 30, count)
         assert len(tree) == min(count, 30) and all(-1 <= p < i for i, p in enumerate(tree.parents))
 
 

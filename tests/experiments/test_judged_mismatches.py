@@ -133,7 +133,7 @@ def test_many_tokens_below_the_rounding_error_move_no_boundary():
         assert distance == pytest.approx(shift, rel=1e-3) and (distance <= SLACK * rounding) == told
 
 
-#: Variants that were added after the comparison was last made.
+#: Methods and variants that were added after the comparison was last made.
 AWAITED = {"SuffixDecoding, chains", "Lookahead, prompt"}
 
 

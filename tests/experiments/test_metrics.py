@@ -11,7 +11,7 @@ from specdec_lib import DraftTree, Generation, Sampling, generate
 from specdec_lib.decoding.results import Step, metrics
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.runs import recorded_runs, results
-from specdec_lib.experiments.runs.metrics import counts, ends_in_loop, pooled, speedup_of_mean_rates
+from specdec_lib.experiments.runs.metrics import ends_in_loop, pooled_metrics, rate_counts, speedup_of_mean_rates
 from specdec_lib.experiments.runs.recorded_runs import Recording, prompts_of
 from specdec_lib.experiments.statistics.intervals import pooled_rate, ratio_of_rates
 from tests.chaos import Perfect
@@ -58,7 +58,7 @@ POOLED_BY_HAND = {
 
 def test_every_metric_by_hand():
     assert ONE.stats == pytest.approx(BY_HAND)
-    found = pooled([ONE, TWO])
+    found = pooled_metrics([ONE, TWO])
     assert {name: found[name] for name in POOLED_BY_HAND} == pytest.approx(POOLED_BY_HAND)
     assert found == metrics([ONE, TWO])
     alone = generation(3, []).stats  # the prefill
@@ -75,7 +75,7 @@ def test_the_speedup_of_mean_rates_by_hand_and_that_of_different_prompts_is_refu
         with pytest.raises(ValueError, match="expected the same prompts"):
             speedup_of_mean_rates(method, plain)
     with pytest.raises(ValueError, match="no runs"):
-        pooled([])
+        pooled_metrics([])
 
 
 def table_of(*runs: Generation):
@@ -146,7 +146,7 @@ def test_rates_and_their_intervals_are_those_of_the_runs(replayed):
     recordings, runs, table = replayed
 
     def of_runs(name, metric):
-        return pooled_rate(counts(runs[name], metric), prompts_of(recordings))
+        return pooled_rate(rate_counts(runs[name], metric), prompts_of(recordings))
 
     rates = results.rate(table, by=["method"])
     acceptance = results.rate(table[table.drafts > 0], results.ACCEPTANCE, by="method")
@@ -160,7 +160,7 @@ def test_rates_and_their_intervals_are_those_of_the_runs(replayed):
 def test_a_ratio_is_paired_on_outputs(replayed):
     recordings, runs, table = replayed
     found = results.ratio(table, "long", "short", by="task")
-    both = [counts(runs[name], "tokens_per_forward") for name in ("long", "short")]
+    both = [rate_counts(runs[name], "tokens_per_forward") for name in ("long", "short")]
     assert found[results.ALL] == pytest.approx(ratio_of_rates(*both, prompts_of(recordings)))
     for task in "ab":
         own = table[table.task == task].groupby("method")[["tokens", "passes"]].sum()

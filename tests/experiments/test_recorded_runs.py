@@ -367,23 +367,23 @@ def test_a_kill_between_two_files_of_recordings_loses_nothing(tmp_path, count):
                 rename(*args, **options)
 
             os.replace = counted
-            recordings.commit(source, target, [weights], {})
+            recordings.pack_answers(source, target, [weights], {})
             os._exit(0)
         os.waitpid(pid, 0)
 
     keep(1, one)
     if count < 4:
         killed_at_rename(one)
-        assert recordings.commit(source, target, [one], {}) == 1
+        assert recordings.pack_answers(source, target, [one], {}) == 1
     else:
-        recordings.commit(source, target, [one], {})
+        recordings.pack_answers(source, target, [one], {})
     (source / f"{1:032x}.json").unlink()
     keep(2, one)
     killed_at_rename(one)
-    assert recordings.commit(source, target, [one], {}) == 2
+    assert recordings.pack_answers(source, target, [one], {}) == 2
     keep(3, two)
     killed_at_rename(two)
-    assert recordings.commit(source, target, [two], {}) == 1
+    assert recordings.pack_answers(source, target, [two], {}) == 1
     assert json.loads(target.with_suffix(".json").read_text())["models"] == [two]
     assert sorted(path.name for path in target.parent.iterdir()) == ["m.json", "m.npz"]
 
@@ -395,11 +395,11 @@ def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_ar
     mine, others = [[recordings.identity(one)] for one in (model, other)]
     for one in (model, other):
         record_once(one, tokenizer, PROMPTS[:1], SAMPLED, 16)
-    assert recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {}) == 1
+    assert recordings.pack_answers(recordings.folder(), paths.RECORDINGS, mine, {}) == 1
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "later"))
     record_once(model, tokenizer, PROMPTS[1:], SAMPLED, 16)
     expected = recorded_runs.record_prompts(model, tokenizer, PROMPTS, SAMPLED, 16)
-    count = recordings.commit(recordings.folder(), paths.RECORDINGS, mine, {"command": "python -m a_test"})
+    count = recordings.pack_answers(recordings.folder(), paths.RECORDINGS, mine, {"command": "python -m a_test"})
     about = json.loads(paths.RECORDINGS.with_suffix(".json").read_text())
     assert about["outputs"] == count == len(expected) and about["command"] == "python -m a_test"
     assert about["tokens"] == sum(len(r.trace.tokens) for r in expected)
@@ -409,7 +409,7 @@ def test_committed_tokens_are_used_for_their_models_alone_to_which_later_ones_ar
     assert len(decoded) == before
     record_once(other, tokenizer, PROMPTS[:1], SAMPLED, 16)
     assert len(decoded) == before + 1
-    assert recordings.commit(recordings.folder(), paths.RECORDINGS, others, {}) == 1
+    assert recordings.pack_answers(recordings.folder(), paths.RECORDINGS, others, {}) == 1
 
 
 def test_damaged_files_and_a_length_in_place_of_the_sampling_are_named(model, tokenizer):

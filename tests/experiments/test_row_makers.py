@@ -7,7 +7,7 @@ import pytest
 from specdec_lib import Sampling
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.runs import evidence, recorded_runs, row_makers
+from specdec_lib.experiments.runs import recorded_runs, row_files, row_makers
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
@@ -38,7 +38,7 @@ def test_real_runs_and_replays_of_a_drafter_have_the_same_rows(asked):
     columns = [name for name in replays if not name.endswith("_s")]
     for method in ("PLD", "SAM-Decoding"):  # replayed, and run for real
         own = replays[replays.method == method].assign(method="PLD")
-        assert evidence.differences(greedy[columns], own[columns], columns) == []
+        assert row_files.differences(greedy[columns], own[columns], columns) == []
     assert (replays[replays.method == "plain"].passes == replays[replays.method == "plain"].tokens).all()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_lib.decoding.results import RATES
-from specdec_lib.experiments.runs.metrics import counts, pooled
+from specdec_lib.experiments.runs.metrics import pooled_metrics, rate_counts
 from specdec_lib.experiments.statistics import intervals
 from specdec_lib.experiments.statistics.calibration import roc_auc, roc_auc_difference
 from specdec_lib.experiments.statistics.intervals import (
@@ -100,10 +100,10 @@ def run(*steps, prefill=0.5):
 @pytest.mark.parametrize("name", RATES)
 def test_the_counts_of_each_run_pool_to_the_metric(name):
     runs = [run((4, 2, 3), (0, 0, 0)), run((5, 5, 5), (6, 0, 2), prefill=0.25)]
-    above, below = counts(runs, name)
-    assert sum(above) / sum(below) == pytest.approx(pooled(runs)[name])
+    above, below = rate_counts(runs, name)
+    assert sum(above) / sum(below) == pytest.approx(pooled_metrics(runs)[name])
     with pytest.raises(ValueError, match="'calls' is no ratio"):
-        counts([], "calls")
+        rate_counts([], "calls")
 
 
 def test_the_median_has_the_interval_of_its_repeats():

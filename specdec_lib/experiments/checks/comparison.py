@@ -9,8 +9,8 @@ from specdec_lib.decoding.results import Generation
 
 def first_divergence(expected: Sequence[int], got: Sequence[int]) -> int | None:
     """Index of the first token that differs or is missing on one side; None if the two are equal."""
-    for position, (a, b) in enumerate(zip(expected, got, strict=False)):
-        if a != b:
+    for position, pair in enumerate(zip(expected, got, strict=False)):
+        if pair[0] != pair[1]:
             return position
     return None if len(expected) == len(got) else min(len(expected), len(got))
 
@@ -30,13 +30,13 @@ def replay_differences(real: Sequence[Generation], replayed: Sequence[Generation
     equal up to rounding, and so are scores that are made of them.
     """
     texts, trees, scores = 0, 0, 0.0
-    for a, b in zip(real, replayed, strict=True):
-        texts += a.tokens != b.tokens
-        steps = [[(step.tree.tokens, step.tree.parents, step.path) for step in run.steps] for run in (a, b)]
+    for run, replay in zip(real, replayed, strict=True):
+        texts += run.tokens != replay.tokens
+        steps = [[(step.tree.tokens, step.tree.parents, step.path) for step in each.steps] for each in (run, replay)]
         if steps[0] != steps[1]:
             trees += 1
             continue
-        for one, other in zip(a.steps, b.steps, strict=True):
+        for one, other in zip(run.steps, replay.steps, strict=True):
             pairs = zip(one.tree.scores or (), other.tree.scores or (), strict=True)
             scores = max([scores, *(abs(x - y) for x, y in pairs)])
     return texts, trees, scores

@@ -27,7 +27,7 @@ from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.experiments.data import stores
-from specdec_lib.experiments.runs.metrics import pooled
+from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, prompts_of
 from specdec_lib.experiments.statistics.intervals import Counts, Interval, interval_of_sums, ratio_of_rates
 
@@ -63,8 +63,10 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
     if not all(counts):
         raise ValueError("no draft was verified in the timed runs; time longer outputs")
-    target, verify = ([m["verify_seconds"] / m["calls"] for m in map(pooled, repeats)] for repeats in (plain, drafted))
-    draft = [pooled(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
+    target, verify = (
+        [m["verify_seconds"] / m["calls"] for m in map(pooled_metrics, repeats)] for repeats in (plain, drafted)
+    )
+    draft = [pooled_metrics(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
     return ForwardTimes(median(draft), median(target), median(verify))
 
 

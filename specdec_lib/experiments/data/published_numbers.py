@@ -7,44 +7,85 @@ import operator
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from specdec_lib import paths
 
-_COLUMNS = ("id", "where", "setting", "method", "quantity", "value", "spread", "unit", "note")
 #: The file of ``data/published`` of each paper, in the order of the pages.
 PAPERS = {"REST": "rest", "DReSD": "dresd", "PLD+": "pld_plus", "SpecDec++": "specdec_pp"}
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _NUMBER = r"-?\d+(\.\d+)?"
-_COST_COLUMNS = ("source", "device", "model", "width", "relative_cost", "where")
 
 
 class ClaimError(ValueError):
     """A row of the ledger, or a published number that it names, is not as it must be."""
 
 
-def _rows(name: str, columns: tuple[str, ...]) -> tuple[Path, list[dict[str, str]]]:
-    """The path of a table of published numbers and its rows, which must have these columns."""
+class PublishedNumber(BaseModel):
+    """A number as a paper prints it, and where."""
+
+    id: str
+    where: str
+    setting: str
+    method: str
+    quantity: str
+    value: Annotated[str, Field(pattern=f"^({_NUMBER}|not available)$", description="a number or 'not available'")]
+    spread: str
+    unit: str
+    note: str
+
+
+class PublishedCost(BaseModel):
+    """The cost of a pass over ``width`` tokens by someone's measurement."""
+
+    source: str
+    device: str
+    model: str
+    width: Annotated[int, Field(gt=1, description="a whole number above 1")]
+    relative_cost: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a number above 0")]
+    where: str
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def parse_entry(model: type[Checked], raw: Mapping[str, Any], entry: str) -> Checked:
+    """An entry of a file as a model; ClaimError, which names the entry, the field, its value and what was expected."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = fault["loc"][0] if fault["loc"] else ""
+        if fault["type"] == "value_error":  # of our own validators, which say what they expect
+            reason = str(fault["ctx"]["error"])
+        elif name not in model.model_fields:
+            reason = f"unknown field {name!r}"
+        elif name not in raw:
+            reason = f"no {name!r}"
+        else:
+            reason = f"{name} is {raw[name]!r}; expected {model.model_fields[name].description or 'a text'}"
+        raise ClaimError(f"{entry}: {reason}") from None
+
+
+def _table(name: str, model: type[Checked]) -> list[Checked]:
+    """The rows of a table of published numbers, whose columns are the fields of the model."""
     path = paths.PUBLISHED / f"{name}.csv"
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != columns:
-            raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(columns)}")
-        return path, list(reader)
+        if list(reader.fieldnames or ()) != list(model.model_fields):
+            raise ClaimError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(model.model_fields)}")
+        return [parse_entry(model, row, f"{path}, line {reader.line_num}") for row in reader]
 
 
 def published(paper: str) -> dict[str, dict[str, str]]:
-    """Published numbers of a paper by their id: rows with ``where``, ``setting``, ``method``, ``quantity``, ``value`` (a
-    number, or "not available"), ``spread``, ``unit``, ``note``, all as text."""
-    path, listed = _rows(paper, _COLUMNS)
+    """Published numbers of a paper by their id: the fields of :class:`PublishedNumber`, all as text."""
     rows: dict[str, dict[str, str]] = {}
-    for row in listed:
-        if row["id"] in rows:
-            raise ClaimError(f"{path}: the id {row['id']!r} repeats")
-        if not re.fullmatch(rf"{_NUMBER}|not available", row["value"] or ""):
-            raise ClaimError(f"{path}, {row['id']!r}: value {row['value']!r}; expected a number or 'not available'")
-        rows[row["id"]] = row
+    for row in _table(paper, PublishedNumber):
+        if row.id in rows:
+            raise ClaimError(f"{paper}.csv: the id {row.id!r} repeats")
+        rows[row.id] = row.model_dump()
     return rows
 
 
@@ -114,16 +155,12 @@ def pass_costs() -> dict[CostSource, dict[int, float]]:
 
     By tokens in the pass: its time as a multiple of a pass over one token, 1 for one token among them.
     """
-    path, rows = _rows("pass_costs", _COST_COLUMNS)
     curves: dict[CostSource, dict[int, float]] = {}
-    for line, row in enumerate(rows, start=2):
-        curve = curves.setdefault(CostSource(row["source"], row["device"], row["model"]), {1: 1.0})
-        width, cost = row["width"], row["relative_cost"]
-        if not re.fullmatch(r"\d+", width) or int(width) < 2 or int(width) in curve:
-            raise ClaimError(f"{path}, line {line}: width {width!r}; expected a whole number above 1, once a curve")
-        if not re.fullmatch(r"\d+(\.\d+)?", cost) or not float(cost):
-            raise ClaimError(f"{path}, line {line}: relative_cost {cost!r}; expected a number above 0")
-        curve[int(width)] = float(cost)
+    for row in _table("pass_costs", PublishedCost):
+        curve = curves.setdefault(CostSource(row.source, row.device, row.model), {1: 1.0})
+        if row.width in curve:
+            raise ClaimError(f"pass_costs.csv: width {row.width} of {row.source} repeats; expected it once a curve")
+        curve[row.width] = row.relative_cost
     return curves
 
 

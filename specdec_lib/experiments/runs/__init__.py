@@ -1,5 +1,5 @@
 """Plain runs that are recorded once, methods that are replayed on them, and the rows of counts that every build reads.
 
-``evidence`` reads the rows of ``data/rows`` and compares a sample of them with rows made again; ``committed_rows`` reads those
-of the papers' prompts in ``data/results``.
+``row_files`` reads and writes the rows of ``data/rows``; ``checked_rows`` makes a sample of them again in each build and compares
+it; ``papers_prompts`` has those of the papers' own prompts.
 """

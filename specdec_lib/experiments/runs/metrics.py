@@ -16,14 +16,14 @@ from specdec_lib.experiments.statistics.intervals import Counts
 LOOP_REPEATS = 3
 
 
-def pooled(runs: Sequence[Generation]) -> dict[str, float]:
+def pooled_metrics(runs: Sequence[Generation]) -> dict[str, float]:
     """Micro averages: sums over all prompts, then ratios."""
     if not runs:
         raise ValueError("no runs; expected at least one")
     return metrics(list(runs))
 
 
-def counts(runs: Sequence[Generation], name: str) -> Counts:
+def rate_counts(runs: Sequence[Generation], name: str) -> Counts:
     """Return the two counts that a rate of :data:`specdec_lib.decoding.results.RATES` is the ratio of, run by run."""
     if name not in RATES:
         raise ValueError(f"metric {name!r} is no ratio of sums; expected one of {', '.join(RATES)}")
@@ -46,12 +46,11 @@ def ends_in_loop(tokens: Sequence[int], repeats: int = LOOP_REPEATS, longest: in
 
     A block of one or two tokens must be repeated for at least six tokens, so that a line of dashes is no loop.
     """
-    n = len(tokens)
     for period in range(1, longest + 1):
         span = max(period * repeats, 6)
-        if span > n:
+        if span > len(tokens):
             break
-        tail = list(tokens[n - span :])
+        tail = list(tokens[-span:])
         if tail[period:] == tail[:-period]:
             return True
     return False

@@ -1,22 +1,66 @@
-"""Comparisons on the papers' own prompts, from the committed rows of SmolLM2's answers to them."""
+"""Rows of SmolLM2's recorded answers to the papers' own prompts (``data/rows/papers_prompts.csv.gz``), and comparisons on them.
+
+``scripts/published_rows.py`` makes these rows. A build reads them without a check: the published data sets, which they need, are
+not on every machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import pandas as pd
 
-from specdec_lib.experiments.runs import results
-from specdec_lib.experiments.runs.committed_rows import INPUT_GUIDED, committed
+from specdec_lib.experiments.runs import results, row_files
 from specdec_lib.experiments.statistics.intervals import Interval, difference_of_rates
 
 #: The methods without training of PLD+'s tables that have rows, with the names of their rows.
 TUNING_FREE = ("PLD", "PLD, partial drafts, 10", "REST", "SpecDec")
+#: Sets of PLD+'s five tasks, or their parts, with the book's names of the tasks.
+INPUT_GUIDED = {
+    "spec-bench/summarization": "summarisation",
+    "codeeditorbench": "code editing",
+    "xatu": "short text editing",
+    "argrewrite": "long text editing",
+    "spec-bench/mt_bench": "conversation",
+}
+#: The parts of Spec-Bench, and all tasks of published prompts that chapters compare methods on.
+SPEC_BENCH = {
+    "spec-bench/mt_bench": "conversation",
+    "spec-bench/translation": "translation",
+    "spec-bench/summarization": "summarisation",
+    "spec-bench/qa": "question answering",
+    "spec-bench/math_reasoning": "mathematics",
+    "spec-bench/rag": "answers from texts",
+}
+TASKS = INPUT_GUIDED | SPEC_BENCH | {"humaneval": "code completion"}
+
+
+@cache
+def all_rows() -> pd.DataFrame:
+    """One row per output and method, with its ``set`` and the decoding's ``top_p``, on all sets and at all temperatures."""
+    return row_files.read("papers_prompts")[0]
+
+
+def on_published_prompts(temperature: float = 0, tasks: Mapping[str, str] = TASKS) -> pd.DataFrame:
+    """The rows of answers to published prompts, under the book's names of their tasks.
+
+    ``tasks`` has these names by set, such as ``"humaneval"``, or by part of one, such as ``"spec-bench/rag"``.
+    """
+    rows = all_rows()
+    parts = rows.task.where(rows.task.str.contains("/"))
+    named = rows["set"].map(tasks).fillna(parts.map(tasks))
+    return rows.assign(task=named)[(rows.temperature == temperature) & named.notna()]
+
+
+def on_pld_plus_prompts(temperature: float = 0) -> pd.DataFrame:
+    """:func:`on_published_prompts` of PLD+'s five tasks."""
+    return on_published_prompts(temperature, INPUT_GUIDED)
 
 
 def answers(part: str, temperature: float = 0) -> pd.DataFrame:
     """The rows of a set, such as ``"humaneval"``, of a part of one, ``"spec-bench/mt_bench"``, or of a task of PLD+."""
-    rows = committed("published")[0]
+    rows = all_rows()
     rows = rows[rows.temperature == temperature]
     named = rows["set"].map(INPUT_GUIDED).fillna(rows.task.map(INPUT_GUIDED))
     # The name of a set can be that of a task in another one: HumanEval is asked in two ways.

@@ -310,11 +310,11 @@ def time_methods(
         _run(model, replace(first_trace, limits=warming), drafter)
     names = list(drafters)
     for repeat in range(repeats):
-        for i, recording in enumerate(recordings):
-            first = (i + repeat) % len(names)
+        for place, recording in enumerate(recordings):
+            first = (place + repeat) % len(names)
             for name in names[first:] + names[:first]:
                 drafter = drafters[name]
-                if drafter is not None and (state[name] == "cold" or i == 0):
+                if drafter is not None and (state[name] == "cold" or place == 0):
                     drafter.reset()
                 run = _run(model, recording.trace, drafter)
                 runs[name][repeat].append(replace(run, state=state[name]))

@@ -93,7 +93,7 @@ def record_once(
             if known is None:
                 trace = record(model, ids, sampling, max_new_tokens)
                 known = Answer(trace.tokens, trace.finish_reason)
-                keep(key, known, weights)
+                save_answer(key, known, weights)
                 decoded.add(key)
             elif key not in _checked and int(key[:8], 16) % SAMPLE == 0:
                 again = record(model, ids, sampling, max_new_tokens)
@@ -194,12 +194,12 @@ def _about(path: Path) -> dict:
     return about
 
 
-def keep(key: str, answer: Answer, weights: dict[str, str]) -> None:
+def save_answer(key: str, answer: Answer, weights: dict[str, str]) -> None:
     """Keep an answer of the model of these weights (:func:`identity`) under a key."""
     write_atomic(folder() / f"{key}.json", json.dumps(answer._asdict() | weights))
 
 
-def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
+def pack_answers(source: Path, target: Path, weights: Sequence[dict[str, str]], about: dict) -> int:
     """Write the tokens of some models (:func:`identity`) that the folder ``source`` keeps into the file ``target`` (``.npz``),
     and ``about`` into a JSON file of the same name; returns their count. What the file has of the same models stays in it.
 
@@ -234,7 +234,7 @@ def commit(source: Path, target: Path, weights: Sequence[dict[str, str]], about:
 
 
 def _models(target: Path, facts: Path) -> list[dict] | None:
-    """The models of a file that :func:`commit` wrote; one of version 1.0 has them in its JSON file alone."""
+    """The models of a file that :func:`pack_answers` wrote; one of version 1.0 has them in its JSON file alone."""
     with np.load(target, allow_pickle=False) as file:
         if "models" in file.files:
             return json.loads(str(file["models"]))
@@ -243,7 +243,7 @@ def _models(target: Path, facts: Path) -> list[dict] | None:
 
 @lru_cache(maxsize=4)
 def _committed(path: Path, changed: int) -> dict[str, Answer]:
-    """The answers of a file that :func:`commit` wrote, by key; ``changed`` is when, in nanoseconds."""
+    """The answers of a file that :func:`pack_answers` wrote, by key; ``changed`` is when, in nanoseconds."""
     try:
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as file:

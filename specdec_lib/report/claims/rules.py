@@ -14,17 +14,32 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from specdec_lib import paths
-from specdec_lib.experiments.data.published_numbers import PAPERS, ClaimError, published_range, published_rows
+from specdec_lib.experiments.data.published_numbers import (
+    PAPERS,
+    ClaimError,
+    parse_entry,
+    published_range,
+    published_rows,
+)
 from specdec_lib.report.numbers import Number
 
 HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"
@@ -147,14 +162,12 @@ class Condition:
         return math.ceil(prompts * (half / (at - value)) ** 2)
 
 
-def parse_condition(text: Any, row: str) -> Condition:
+def parse_condition(text: Any) -> Condition:
     """``side operator side``, parted by spaces; a side is a number, a key, or ``number * key``."""
     side = rf"(?:(?:(-?\d+(?:\.\d+)?) \* )?({_KEY})|(-?\d+(?:\.\d+)?))"
     found = re.fullmatch(rf"{side} ({'|'.join(_OPERATORS)}) {side}", text) if isinstance(text, str) else None
     if not found or not (found[2] or found[6]):
-        raise ClaimError(
-            f"{row}: condition {text!r}; expected one such as '04/h10_over_pld10 > 1' or '02/a <= 0.9 * 02/b'"
-        )
+        raise ClaimError(f"condition {text!r}; expected one such as '04/h10_over_pld10 > 1' or '02/a <= 0.9 * 02/b'")
     left, right = (
         Side(float(factor or alone or 1), key or "")
         for factor, key, alone in (found.group(1, 2, 3), found.group(5, 6, 7))
@@ -169,41 +182,73 @@ def combine(truths: Sequence[Truth], how: str) -> Truth:
     return next((truth for truth in (deciding, Truth.UNKNOWN, Truth.OPEN) if truth in truths), other)
 
 
-class Headline(NamedTuple):
+Text = Annotated[
+    str, AfterValidator(lambda text: " ".join(text.split())), Field(description="a text, in quotes if need be")
+]
+Conditions = tuple[Annotated[Condition, BeforeValidator(parse_condition)], ...]
+
+
+class Headline(BaseModel, extra="allow", frozen=True):
     """A row of the figure "What reproduces": its label, the published range as an expression, and keys with the cost of a pass
     behind them (:data:`PASS_COSTS`)."""
 
-    label: str
-    published: str
-    ours: Mapping[str, str]
+    label: Annotated[Text, Field(min_length=1)]
+    published: Text = ""
+
+    @property
+    def ours(self) -> Mapping[str, str]:
+        """By key the cost of a pass."""
+        return self.model_extra
+
+    @model_validator(mode="after")
+    def _known_costs(self) -> Headline:
+        odd = [key for key, cost in self.ours.items() if not re.fullmatch(_KEY, key) or cost not in PASS_COSTS]
+        if odd or not self.ours:
+            raise ClaimError(
+                f"headline {self.label!r} has {odd or 'no keys'}; expected keys, each with one of {', '.join(PASS_COSTS)}"
+            )
+        return self
 
 
-@dataclass(frozen=True)
-class Claim:
+class Partly(NamedTuple):
+    """The case "in part": whether ``any`` or ``all`` of these conditions must be true."""
+
+    how: str
+    conditions: tuple[Condition, ...]
+
+
+class Claim(BaseModel, extra="forbid", frozen=True):
     """A row of ``data/claims.yml``; ``book/add-a-claim.md`` explains the fields."""
 
-    id: str
-    paper: str
-    says: str
-    holds: tuple[Condition, ...] = ()
-    partly: tuple[Condition, ...] = ()
-    partly_how: str = "any"
-    construction: str = ""
-    changed: str = ""
-    rule: str = ""
-    untestable: str = ""
-    published: Mapping[str, str] = field(default_factory=dict)
-    headline: tuple[Headline, ...] = ()
-    measured: str = ""
-    threshold: str = ""
-    no_interval_because: str = ""
-    why: str = ""
-    note: str = ""
+    id: Annotated[
+        Text, Field(pattern="^[a-z0-9]+(-[a-z0-9]+)*$", description="small letters and digits joined by hyphens")
+    ]
+    paper: Annotated[
+        Text,
+        Field(
+            pattern=f"^({'|'.join(map(re.escape, PAPERS))}), ",
+            description=f"{' or '.join(PAPERS)}, then a comma and the place",
+        ),
+    ]
+    says: Annotated[Text, Field(min_length=1)]
+    holds: Conditions = Field((), description="a list of conditions")
+    partly: Partly | None = None
+    construction: Text = ""
+    changed: Text = ""
+    rule: Text = ""
+    untestable: Text = ""
+    published: dict[str, str] = Field({}, description="a list of ids, or by key an expression over ids")
+    headline: tuple[Headline, ...] = Field((), description="a list of mappings with a label")
+    measured: Text = ""
+    threshold: Text = ""
+    no_interval_because: Text = ""
+    why: Text = ""
+    note: Text = ""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """Those of ``holds`` and, after them, those of ``partly`` alone."""
-        return tuple(dict.fromkeys((*self.holds, *self.partly)))
+        return tuple(dict.fromkeys((*self.holds, *(self.partly.conditions if self.partly else ()))))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -212,86 +257,54 @@ class Claim:
         named += [key for key in self.published if "/" in key] + [key for row in self.headline for key in row.ours]
         return tuple(dict.fromkeys(named))
 
+    @field_validator("partly", mode="before")
+    @classmethod
+    def _parse_partly(cls, raw: Any, known: ValidationInfo) -> Partly:
+        holds = known.data.get("holds", ())
+        if raw == "some":
+            if len(holds) < 2:
+                raise ClaimError(f"partly is 'some' of {len(holds)} conditions; expected two or more")
+            return Partly("any", holds)
+        how, listed = ("any", raw.get("any")) if isinstance(raw, dict) and len(raw) == 1 else ("all", raw)
+        if not isinstance(listed, list) or not listed:
+            raise ClaimError(f"partly is {raw!r}; expected 'some', a list of conditions, or {{any: a list}}")
+        return Partly(how, tuple(parse_condition(text) for text in listed))
 
-def _parse(raw: Mapping[str, Any]) -> Claim:
-    row = f"claim {raw.get('id')!r}"
-    if unknown := sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"}):
-        raise ClaimError(f"{row}: unknown field {unknown[0]!r}")
-    given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
-    for name, text in given.items():
-        if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
-            raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")
-    texts = {name: " ".join(text.split()) for name, text in given.items()}
-    if missing := [name for name in ("id", "paper", "says") if not texts.get(name)]:
-        raise ClaimError(f"{row}: no {missing[0]!r}")
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", texts["id"]):
-        raise ClaimError(f"{row}: expected an id of small letters and digits joined by hyphens")
-    if texts["paper"].split(", ")[0] not in PAPERS or ", " not in texts["paper"]:
-        raise ClaimError(
-            f"{row}: paper is {texts['paper']!r}; expected {' or '.join(PAPERS)}, then a comma and the place"
-        )
-    holds = tuple(parse_condition(text, row) for text in raw.get("holds") or ())
-    if bool(holds or texts.get("construction")) == bool(texts.get("untestable")):
-        raise ClaimError(
-            f"{row}: expected either conditions under 'holds' or a reason under 'untestable', or, where no number is needed, "
-            "one under 'construction'"
-        )
-    if holds and not texts.get("rule"):
-        raise ClaimError(f"{row}: no 'rule' that says in words what the conditions ask")
-    if ("in part" in texts.get("rule", "")) != ("partly" in raw):
-        raise ClaimError(f"{row}: 'rule' names a case 'in part' and there is no 'partly', or the other way round")
-    if texts.get("construction") and "partly" in raw:
-        raise ClaimError(f"{row}: a claim that is true by construction has no case 'partly'")
-    how, partly = _partly(raw["partly"], holds, row) if "partly" in raw else ("any", ())
-    claim = Claim(
-        **texts,
-        holds=holds,
-        partly=partly,
-        partly_how=how,
-        published=_published(raw.get("published") or {}, row),
-        headline=tuple(_headline(one, row) for one in raw.get("headline") or ()),
-    )
-    for chosen in {side for c in claim.conditions for side in (c.left, c.right) if side.factor not in (0, 1)}:
-        if not re.search(rf"(?<![\d.]){re.escape(f'{chosen.factor:g}')}(?![\d.]*\d)", claim.threshold):
-            raise ClaimError(f"{row}: the field 'threshold' does not say why {chosen.factor:g} was chosen")
-    if any("/" in key for key in claim.published) and not claim.why:
-        raise ClaimError(f"{row}: a published size without 'why'; expected the reason in case it is not ours")
-    return claim
+    @field_validator("published", mode="before")
+    @classmethod
+    def _own_size(cls, raw: Any) -> Any:
+        return {name: name for name in raw} if isinstance(raw, list) else raw
 
+    @field_validator("published")
+    @classmethod
+    def _known_numbers(cls, given: dict[str, str]) -> dict[str, str]:
+        for name, text in given.items():
+            if "/" in name:
+                published_range(text, published_rows())
+            elif name not in published_rows():
+                raise ClaimError(f"there is no published number {name!r} in data/published")
+        return given
 
-def _partly(raw: Any, holds: tuple[Condition, ...], row: str) -> tuple[str, tuple[Condition, ...]]:
-    """Whether ``any`` or ``all`` of which conditions make the case "in part"."""
-    if raw == "some":
-        if len(holds) < 2:
-            raise ClaimError(f"{row}: partly is 'some' of {len(holds)} conditions; expected two or more")
-        return "any", holds
-    how, listed = ("any", raw.get("any")) if isinstance(raw, dict) and len(raw) == 1 else ("all", raw)
-    if not isinstance(listed, list) or not listed:
-        raise ClaimError(f"{row}: partly is {raw!r}; expected 'some', a list of conditions, or {{any: a list}}")
-    return how, tuple(parse_condition(text, row) for text in listed)
-
-
-def _published(raw: Any, row: str) -> dict[str, str]:
-    """By key the published size; an id that stands alone is its own size."""
-    given = {name: name for name in raw} if isinstance(raw, list) else raw
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in (*given, *given.values())):
-        raise ClaimError(f"{row}: published is {raw!r}; expected a list of ids, or by key an expression over ids")
-    for name, text in given.items():
-        if "/" in name:
-            published_range(text, published_rows())
-        elif name not in published_rows():
-            raise ClaimError(f"{row}: there is no published number {name!r} in data/published")
-    return given
-
-
-def _headline(raw: Any, row: str) -> Headline:
-    ours = {key: cost for key, cost in raw.items() if key not in ("label", "published")}
-    odd = [key for key, cost in ours.items() if not re.fullmatch(_KEY, key) or cost not in PASS_COSTS]
-    if not raw.get("label") or not ours or odd:
-        raise ClaimError(
-            f"{row}: headline {raw!r}; expected a label, and keys, each with one of {', '.join(PASS_COSTS)}"
-        )
-    return Headline(raw["label"], raw.get("published", ""), ours)
+    @model_validator(mode="after")
+    def _one_rule(self) -> Claim:
+        """Fields that need others, or exclude them."""
+        if bool(self.holds or self.construction) == bool(self.untestable):
+            raise ClaimError(
+                "expected either conditions under 'holds' or a reason under 'untestable', or, where no number is needed, one "
+                "under 'construction'"
+            )
+        if self.holds and not self.rule:
+            raise ClaimError("no 'rule' that says in words what the conditions ask")
+        if ("in part" in self.rule) != bool(self.partly):
+            raise ClaimError("'rule' names a case 'in part' and there is no 'partly', or the other way round")
+        if self.construction and self.partly:
+            raise ClaimError("a claim that is true by construction has no case 'partly'")
+        for chosen in {side for c in self.conditions for side in (c.left, c.right) if side.factor not in (0, 1)}:
+            if not re.search(rf"(?<![\d.]){re.escape(f'{chosen.factor:g}')}(?![\d.]*\d)", self.threshold):
+                raise ClaimError(f"the field 'threshold' does not say why {chosen.factor:g} was chosen")
+        if any("/" in key for key in self.published) and not self.why:
+            raise ClaimError("a published size without 'why'; expected the reason in case it is not ours")
+        return self
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:
@@ -299,7 +312,7 @@ def load_claims(path: Path | None = None) -> list[Claim]:
     raw = yaml.safe_load((path or paths.CLAIMS).read_text(encoding="utf-8"))
     if not isinstance(raw, list) or not all(isinstance(row, dict) for row in raw):
         raise ClaimError(f"{path or paths.CLAIMS}: expected a list of claims, each a mapping")
-    claims = [_parse(row) for row in raw]
+    claims = [parse_entry(Claim, row, f"claim {row.get('id')!r}") for row in raw]
     names = [claim.id for claim in claims]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -324,7 +337,8 @@ def verdict(claim: Claim, tables: Tables) -> str:
 
 def _by_rule(claim: Claim, truths: Mapping[Condition, Truth]) -> str:
     whole = combine([truths[condition] for condition in claim.holds], "all")
-    part = combine([truths[condition] for condition in claim.partly], claim.partly_how)
+    how, conditions = claim.partly or Partly("any", ())
+    part = combine([truths[condition] for condition in conditions], how)
     if whole is Truth.TRUE:
         return CONSTRUCTED if claim.construction else HOLDS
     if part is Truth.TRUE:

@@ -91,7 +91,7 @@ def page(found: Diagnosis, tokenizer: str) -> str:
     cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
     heads = "".join(f"<th>{program}</th>" for program in ("Method", *PROGRAMS))
     switches = [f"<tr>{heads}</tr>"]
-    for name, known in found.switched_on.items():
+    for name, known in found.engine_options.items():
         words = (name, *(known.get(program, "not available") for program in PROGRAMS))
         switches.append(f"<tr>{''.join(f'<td>{html.escape(word)}</td>' for word in words)}</tr>")
     needs = [f"{name} is not predicted: it needs {needed}." for name, needed in found.needs.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from specdec_lib.experiments.other_engines import PROGRAMS, SWITCHED_ON
+from specdec_lib.experiments.other_engines import ENGINE_OPTIONS, PROGRAMS
 from specdec_lib.methods import METHODS
 from specdec_lib.report.appearance import APPEARANCES
 
@@ -56,7 +56,7 @@ def figure() -> str:
 
 def _row(name: str) -> str:
     """One method: what it does, and below that how each program switches it on."""
-    method, known = METHODS[name], {"transformers": OURS, **SWITCHED_ON.get(name, {})}
+    method, known = METHODS[name], {"transformers": OURS, **ENGINE_OPTIONS.get(name, {})}
     places = [
         f"<dt>{program}</dt><dd>{f'<code>{html.escape(known[program])}</code>' if program in known else 'not available'}</dd>"
         for program in PROGRAMS

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import HTML
 
 from specdec_lib import paths
+from specdec_lib.decoding.tree import path_to
 from specdec_lib.report.display.worked_example import STYLE, chip, name_of
 
 if TYPE_CHECKING:
@@ -98,14 +99,7 @@ def _branches(one: Mapping[str, Any]) -> list[str]:
     inner = {*parents}
     leaves = [node for node in range(len(parents)) if node not in inner]
 
-    def way(node: int) -> list[int]:
-        found: list[int] = []
-        while node >= 0:
-            found.append(node)
-            node = parents[node]
-        return found[::-1]
-
-    ways = sorted(map(way, leaves), key=lambda nodes: -sum(node in path for node in nodes))
+    ways = sorted((path_to(leaf, parents) for leaf in leaves), key=lambda nodes: -sum(node in path for node in nodes))
     rows = [
         " ".join(
             chip(words[node], "kept" if node in path else "lost" if parents[node] in (-1, *path) else "open")

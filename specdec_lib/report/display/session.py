@@ -17,7 +17,7 @@ from specdec_lib.report.display import tables
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specdec_lib.experiments.runs.evidence import Evidence
+    from specdec_lib.experiments.runs.checked_rows import CheckedRows
 
 _INJECTED = "# Parameters"
 
@@ -60,17 +60,17 @@ def check_parameters(namespace: dict[str, Any], only_measured: Collection[str] =
     return found
 
 
-def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) -> Evidence:
+def evidence(chapter: str, parameters: Parameters, **models: PreTrainedModel) -> CheckedRows:
     """The rows of a chapter for the models of this run, by their part: ``target``, ``draft``."""
-    from specdec_lib.experiments.runs.evidence import Evidence
+    from specdec_lib.experiments.runs.checked_rows import CheckedRows
     from specdec_lib.report.display import provenance
 
-    return Evidence(
+    return CheckedRows(
         chapter, models, parameters.changed, parameters.get("own_prompts", 1), {"commit": provenance.commit()}
     )
 
 
-def evidence_table(evidence: Evidence) -> tables.Table | Notice:
+def evidence_table(evidence: CheckedRows) -> tables.Table | Notice:
     """The last table of a chapter: what was made again of the rows that this page shows; of a reader's own run, its numbers
     compared with the published ones."""
     import pandas as pd

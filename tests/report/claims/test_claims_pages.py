@@ -1,7 +1,6 @@
 """What the pages show of the claims: numbers in prose, the table and the figure."""
 
 import re
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -48,10 +47,10 @@ def test_numbers_stand_in_prose_with_their_intervals_and_one_that_is_not_there_i
 
 RANGE = "rest-t1-he-greedy-13b to rest-t1-he-greedy-7b"
 ROW = rules.Claim(
-    "faster", "REST, Table 1", "It is <fast>.", why="A small store.", note="Read this.",
-    holds=(rules.parse_condition("03/speed > 1", ""), rules.parse_condition("03/slow > 1", "")),
+    id="faster", paper="REST, Table 1", says="It is <fast>.", why="A small store.", note="Read this.",
+    holds=["03/speed > 1", "03/slow > 1"], rule="Holds if it is faster.",
     published={"03/speed": "rest-t1-he-greedy-7b"},
-    headline=(rules.Headline("Speed-up", RANGE, {"03/speed": "here", "03/slow": "gpu"}),),
+    headline=[{"label": "Speed-up", "published": RANGE, "03/speed": "here", "03/slow": "gpu"}],
 )  # fmt: skip
 
 
@@ -80,7 +79,7 @@ def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said)
 
 
 def test_how_sure_a_verdict_is_names_what_weighs_most_against_it():
-    changed = replace(ROW, changed="x")
+    changed = ROW.model_copy(update={"changed": "x"})
     cases = [
         (changed, rules.HOLDS, {"faster"}, "turned"),
         (changed, rules.UNRESOLVED, (), "open"),
@@ -114,7 +113,10 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.cost) == set(rules.PASS_COSTS) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
     judged = pd.DataFrame(
-        {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "claim": [ROW, ROW, replace(ROW, changed="x")]}
+        {
+            "verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY],
+            "claim": [ROW, ROW, ROW.model_copy(update={"changed": "x"})],
+        }
     )
     found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
     assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1}

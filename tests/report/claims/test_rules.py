@@ -63,7 +63,7 @@ def test_what_is_not_wholly_true_is_in_part_only_where_the_row_says_so(tmp_path,
     ("1.1 * 03/y <= 3.85", True), ("1.1 * 03/y > 3.85", False),  # in floats the product is more
 ])  # fmt: skip
 def test_conditions_are_the_comparisons_they_read_as(text, truth):
-    condition = rules.parse_condition(text, "")
+    condition = rules.parse_condition(text)
     found = condition.truth({"03": {"x": Number(2), "y": Number(3.5)}})
     assert found is (Truth.TRUE if truth else Truth.FALSE)
 
@@ -74,7 +74,7 @@ def test_conditions_are_the_comparisons_they_read_as(text, truth):
 ])  # fmt: skip
 def test_what_is_no_condition_is_refused(text):
     with pytest.raises(ClaimError, match="expected one such as"):
-        rules.parse_condition(text, "claim 'a'")
+        rules.parse_condition(text)
 
 
 @pytest.mark.parametrize("low, word, high, truth", [
@@ -87,7 +87,7 @@ def test_an_interval_is_on_one_side_only_if_all_of_it_is(low, word, high, truth)
     points = {rules._OPERATORS[word](low + (high - low) * k / 100, 1) for k in range(101)}
     assert {Truth.TRUE: {True}, Truth.FALSE: {False}, Truth.OPEN: {True, False}}[truth] == points
     tables = {"03": {"fast": value_of((low, high))}}
-    assert rules.parse_condition(f"03/fast {word} 1", "").truth(tables, exact=False) is truth
+    assert rules.parse_condition(f"03/fast {word} 1").truth(tables, exact=False) is truth
 
 
 YES, NO, MAYBE, NONE = (1.1, 1.2), (0.8, 0.9), (0.9, 1.1), "not available"
@@ -116,7 +116,7 @@ def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, 
 
 def prompts_needed(text, value, low, high, prompts=10):
     number = Number(value, low, high, prompts=prompts)
-    return rules.parse_condition(text, "").prompts_to_decide({"03": {"x": number}})
+    return rules.parse_condition(text).prompts_to_decide({"03": {"x": number}})
 
 
 @pytest.mark.parametrize("text, value, low, high, needed", [
@@ -206,18 +206,20 @@ SIZE = "rest-t1-he-greedy-7b"
 
 @pytest.mark.parametrize("change, message", [
     ({"paper": "nature, Table 1"}, "paper is 'nature, Table 1'"), ({"paper": "REST"}, "then a comma and the place"),
-    ({"says": ""}, "no 'says'"), ({"id": "A claim"}, "small letters"), ({"rules": "x"}, "unknown field 'rules'"),
+    ({"says": ""}, "says is ''"), ({"says": None}, "says is None; expected a text"), ({"id": "A claim"}, "small letters"), ({"rules": "x"}, "unknown field 'rules'"),
     ({"partly_how": "any"}, "unknown field 'partly_how'"), ({"holds": []}, "either conditions"),
     ({"no_interval_because": False}, "no_interval_because is False; expected a text"), ({"untestable": "no"}, "either conditions"), ({"rule": ""}, "no 'rule'"),
     ({"holds": ["03/fast > 1.05"]}, "'threshold' does not say why 1.05 was chosen"),
     ({"holds": ["03/fast > 1.05"], "threshold": "11.05 and 1.055."}, "does not say why 1.05"),
-    ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"), ({"published": "rest-t1"}, "published is"),
+    ({"holds": ["03/fast > 0.95 * 03/slow"]}, "does not say why 0.95"),
+    ({"holds": "03/fast > 1"}, "holds is '03/fast > 1'; expected a list of conditions"),
+    ({"published": "rest-t1"}, "published is 'rest-t1'; expected a list of ids"),
     ({"published": ["rest-t1"]}, "no published number 'rest-t1'"),
     ({"published": {"03/fast": "rest-t1"}, "why": "x"}, "no published number 'rest-t1'"),
-    ({"published": {"03/fast": SIZE}}, "without 'why'"), ({"headline": [{"03/fast": "here"}]}, "expected a label"),
-    ({"headline": [{"label": "x"}]}, "expected a label"),
+    ({"published": {"03/fast": SIZE}}, "without 'why'"), ({"headline": [{"03/fast": "here"}]}, "headline is .*; expected a list of mappings with a label"),
+    ({"headline": [{"label": "x"}]}, "no keys; expected keys"),
     ({"headline": [{"label": "x", "03/fast": "cheap"}]}, "each with one of"),
-    ({"headline": [{"label": "x", "fast": "here"}]}, "each with one of"), ({"partly": "some"}, "in part"), (PARTS, "in part"),
+    ({"headline": [{"label": "x", "fast": "here"}]}, "each with one of"), ({"partly": ["03/fast > 1"]}, "in part"), (PARTS, "in part"),
     (PARTS | {"partly": "some"}, "'some' of 1 conditions"), (PARTS | {"partly": "most"}, "partly is 'most'"),
     (PARTS | {"partly": {"none": ["03/fast > 1"]}}, "partly is"), (PARTS | {"partly": []}, "partly is"),
     (PARTS | {"partly": ["03/fast"]}, "condition"), ({"id": "b"}, "two claims have the id 'b'"),
@@ -339,7 +341,7 @@ def told_by(claim):
         return {tuple(truth == "1" for truth in truths): WORDS[word] for truths, word in cases.items()}
     some, count = bool(SOME.search(claim.rule)), len(claim.holds)
     assert some == ("in part" in claim.rule), f"{claim.id}: say in CASES what its partial case is"
-    assert (claim.partly, claim.partly_how) == (claim.holds if some else (), "any")
+    assert claim.partly == (rules.Partly("any", claim.holds) if some else None)
     vectors = {tuple(i == true for i in range(count)) for true in range(count)}
     vectors |= {tuple(i != false for i in range(count)) for false in range(count)}
     told = {truths: rules.PARTLY if some and any(truths) else rules.FAILS for truths in sorted(vectors)}

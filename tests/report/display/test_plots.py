@@ -13,7 +13,7 @@ from specdec_lib import methods
 from specdec_lib.chapters.ch04_pld_plus import Choice
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.decoding.tree import DraftTree
-from specdec_lib.experiments.other_engines import PROGRAMS, SWITCHED_ON
+from specdec_lib.experiments.other_engines import ENGINE_OPTIONS, PROGRAMS
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.methods import METHODS
 from specdec_lib.report import appearance, plots
@@ -103,7 +103,7 @@ def test_every_method_says_where_it_is_had_and_is_shown_to_those_who_have_what_i
     for name, places in folded:
         told = [html.unescape(line) for line in re.findall(r"<dd>(?:<code>)?(.*?)(?:</code>)?</dd>", places)]
         # Any drafter goes through transformers' generate, if transformers has no such method itself.
-        known = {"transformers": method_picker.OURS} | SWITCHED_ON.get(name, {})
+        known = {"transformers": method_picker.OURS} | ENGINE_OPTIONS.get(name, {})
         assert told[:-1] == [known.get(program, "not available") for program in PROGRAMS]
         assert f'href="methods/{APPEARANCES[name].page}.html"' in told[-1]
     # Whoever has nothing but the model is shown no other method; whoever has several things, all.

@@ -1,4 +1,4 @@
-"""Rows of evidence: written and read whole, and a sample of them made again, which nothing but rounding may change."""
+"""Rows of counts: written and read whole, and a sample of them made again, which nothing but rounding may change."""
 
 import gzip
 import json
@@ -14,9 +14,10 @@ from specdec_lib import DraftTree, Sampling
 from specdec_lib.datastores import DenseIndex
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.runs import evidence, recorded_runs, results
-from specdec_lib.experiments.runs.evidence import Evidence, EvidenceError
+from specdec_lib.experiments.runs import checked_rows, recorded_runs, results, row_files
+from specdec_lib.experiments.runs.checked_rows import CheckedRows
 from specdec_lib.experiments.runs.recordings import record_once
+from specdec_lib.experiments.runs.row_files import RowsError
 from tests import families
 
 TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 3
@@ -27,7 +28,7 @@ ABOUT = {"models": {}, "stores": {}, "seconds": 1.0}
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv(evidence.MAKE, raising=False)
+    monkeypatch.delenv(checked_rows.MAKE, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +45,9 @@ def rows_of(model, tokenizer, prompts, drafter=PromptLookup(2, 4), longest=24):
 def made(model, tokenizer, tmp_path, monkeypatch):
     """A folder in which rows of all prompts were made, and the function that makes them."""
     make = partial(rows_of, model, tokenizer)
-    monkeypatch.setenv(evidence.MAKE, "01")
-    Evidence("01", {"target": model}, folder=tmp_path).rows("greedy", make, PROMPTS)
-    monkeypatch.delenv(evidence.MAKE)
+    monkeypatch.setenv(checked_rows.MAKE, "01")
+    CheckedRows("01", {"target": model}, folder=tmp_path).rows("greedy", make, PROMPTS)
+    monkeypatch.delenv(checked_rows.MAKE)
     return tmp_path, make
 
 
@@ -61,7 +62,7 @@ def test_scores_that_tie_change_places_and_others_keep_theirs(monkeypatch):
     monkeypatch.setattr(DenseIndex, "search", lambda index, states, k: (scores[:, :k], positions[:, :k]))
     found = set()
     for seed in range(20):
-        with evidence.perturbed_scores(seed):
+        with checked_rows.perturbed_scores(seed):
             near, places = DenseIndex.search(None, None, 4)
         np.testing.assert_allclose(near, scores[:, :4], rtol=1e-5)
         found.add(tuple(places[0]))
@@ -73,8 +74,8 @@ def test_what_is_written_is_read_without_what_was_timed(tmp_path):
     frame = counted(
         tokens=[3, 4], share=[0.25, np.nan], draft_s=[1.0, 2.0], widths=[np.array([0, 2, 0, 1]), np.array([0])]
     )
-    evidence.write("01/greedy", frame, ABOUT, tmp_path)
-    found, about = evidence.read("01/greedy", tmp_path)
+    row_files.write("01/greedy", frame, ABOUT, tmp_path)
+    found, about = row_files.read("01/greedy", tmp_path)
     assert list(found.widths.iloc[0]) == [0, 2, 0, 1] and list(found.widths.iloc[1]) == [0]
     pd.testing.assert_frame_equal(
         found.drop(columns="widths"), frame.drop(columns=["widths", "draft_s"]), check_dtype=False
@@ -163,26 +164,26 @@ def counting(words):
 )
 def test_a_damaged_file_is_named_in_one_sentence_with_what_to_do(damage, tmp_path):
     frame = counted(tokens=[3, 4], widths=[np.array([0, 3])] * 2)
-    path = evidence.write("01/greedy", frame, ABOUT, tmp_path)
+    path = row_files.write("01/greedy", frame, ABOUT, tmp_path)
     damage(path)
-    with pytest.raises(EvidenceError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
-        evidence.read("01/greedy", tmp_path)
+    with pytest.raises(RowsError, match=f"{re.escape(str(path))}.*python -m specdec_lib rows 01/greedy"):
+        row_files.read("01/greedy", tmp_path)
 
 
 def test_two_rows_of_one_output_and_a_folder_that_cannot_be_written_are_refused(tmp_path):
-    with pytest.raises(EvidenceError, match="two rows of .*'prompt': '001'"):
-        evidence.write("01/greedy", counted(tokens=[3, 4]).assign(prompt="001"), ABOUT, tmp_path)
+    with pytest.raises(RowsError, match="two rows of .*'prompt': '001'"):
+        row_files.write("01/greedy", counted(tokens=[3, 4]).assign(prompt="001"), ABOUT, tmp_path)
     (tmp_path / "01").write_text("a file where the folder would be")
-    with pytest.raises(EvidenceError, match=r"01/greedy.csv.gz cannot be written"):
-        evidence.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
+    with pytest.raises(RowsError, match=r"01/greedy.csv.gz cannot be written"):
+        row_files.write("01/greedy", counted(tokens=[3, 4]), ABOUT, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_build_reads_all_rows_and_makes_a_sample_again(made, model, seed, monkeypatch):
     folder, make = made
-    monkeypatch.setattr(evidence, "SECONDS", 0.0)
+    monkeypatch.setattr(checked_rows, "SECONDS", 0.0)
     asked = []
-    book = Evidence("01", {"target": model}, seed=seed, folder=folder)
+    book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
     rows = book.rows("greedy", lambda prompts: asked.append(prompts[0].id) or make(prompts), PROMPTS[1:])
     assert set(rows.prompt) == {prompt.id for prompt in PROMPTS}
     (outcome,) = book.outcomes
@@ -200,18 +201,18 @@ class OneTokenLess(PromptLookup):
 
 def test_a_row_changed_by_hand_another_drafter_or_another_tokenizer_stop_the_page(made, model, tokenizer):
     folder, make = made
-    book = Evidence("01", {"target": model}, folder=folder)
+    book = CheckedRows("01", {"target": model}, folder=folder)
     faulty = partial(rows_of, model, tokenizer, drafter=OneTokenLess(2, 4))
-    with pytest.raises(EvidenceError, match=r"01/greedy.*\('code', .*: \w+ was \d+ and is \d+; rounding does not"):
+    with pytest.raises(RowsError, match=r"01/greedy.*\('code', .*: \w+ was \d+ and is \d+; rounding does not"):
         book.rows("greedy", faulty, PROMPTS)
 
     other = partial(rows_of, model, Reversed(tokenizer))
-    with pytest.raises(EvidenceError, match="rounding does not"):
+    with pytest.raises(RowsError, match="rounding does not"):
         book.rows("greedy", other, PROMPTS)
 
-    frame, about = evidence.read("01/greedy", folder)
-    evidence.write("01/greedy", frame.assign(accepted=frame.accepted + 1), about, folder)
-    with pytest.raises(EvidenceError, match=r"accepted was \d+ and is \d+"):
+    frame, about = row_files.read("01/greedy", folder)
+    row_files.write("01/greedy", frame.assign(accepted=frame.accepted + 1), about, folder)
+    with pytest.raises(RowsError, match=r"accepted was \d+ and is \d+"):
         book.rows("greedy", make, PROMPTS)
 
 
@@ -237,7 +238,7 @@ def test_a_difference_that_rounding_makes_is_counted_and_does_not_stop_the_page(
         beyond = next(model.parameters()).detach().double().sum().item() != threshold
         return make(prompts).assign(tokens=lambda rows: rows.tokens + 1 + beyond)
 
-    book = Evidence("01", {"target": model}, folder=folder)
+    book = CheckedRows("01", {"target": model}, folder=folder)
     before = [parameter.clone() for parameter in model.parameters()]
     book.rows("greedy", on_the_edge, PROMPTS)
     assert book.outcomes[0].rounded == book.outcomes[0].made > 0
@@ -246,10 +247,10 @@ def test_a_difference_that_rounding_makes_is_counted_and_does_not_stop_the_page(
 
 def test_rows_of_another_model_and_missing_rows_say_how_they_are_made(made, model, tokenizer):
     folder, make = made
-    with pytest.raises(EvidenceError, match="another target model .* rows 01/greedy"):
-        Evidence("01", {"target": families.perturbed(model)}, folder=folder).rows("greedy", make, PROMPTS)
-    with pytest.raises(EvidenceError, match="there is no .*sampled.* rows 01/sampled"):
-        Evidence("01", {"target": model}, folder=folder).rows("sampled", make, PROMPTS)
+    with pytest.raises(RowsError, match="another target model .* rows 01/greedy"):
+        CheckedRows("01", {"target": families.perturbed(model)}, folder=folder).rows("greedy", make, PROMPTS)
+    with pytest.raises(RowsError, match="there is no .*sampled.* rows 01/sampled"):
+        CheckedRows("01", {"target": model}, folder=folder).rows("sampled", make, PROMPTS)
 
 
 def test_rows_of_one_output_and_method_are_told_apart_by_columns_that_the_file_names(
@@ -260,38 +261,38 @@ def test_rows_of_one_output_and_method_are_told_apart_by_columns_that_the_file_n
         each = pd.concat([runs.drop(columns=["widths", "kept", "looked_at"]).assign(place=at) for at in range(3)])
         return each.assign(chance=lambda rows: 0.25 + rows.place / 10 + rows.place.isin(wrong))
 
-    book = Evidence("01", {"target": model}, folder=tmp_path)
-    monkeypatch.setenv(evidence.MAKE, "01/tokens")
-    with pytest.raises(EvidenceError, match="two rows of"):
+    book = CheckedRows("01", {"target": model}, folder=tmp_path)
+    monkeypatch.setenv(checked_rows.MAKE, "01/tokens")
+    with pytest.raises(RowsError, match="two rows of"):
         book.rows("tokens", tokens, PROMPTS)
     book.rows("tokens", tokens, PROMPTS, key=["place"])
-    monkeypatch.delenv(evidence.MAKE)
+    monkeypatch.delenv(checked_rows.MAKE)
     assert len(book.rows("tokens", tokens, PROMPTS, key=["place"])) == 15
-    with pytest.raises(EvidenceError, match=r"'PLD', 2\): chance was 0.45 and is 1.45"):
+    with pytest.raises(RowsError, match=r"'PLD', 2\): chance was 0.45 and is 1.45"):
         book.rows("tokens", partial(tokens, wrong=[2]), PROMPTS, key=["place"])
 
 
 def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model):
     folder, make = made
-    frame, about = evidence.read("01/greedy", folder)
+    frame, about = row_files.read("01/greedy", folder)
     rest = frame.assign(method="REST", accepted=frame.accepted + 9)
-    evidence.write("01/greedy", pd.concat([frame, rest]), about | {"stores": {"text": "old"}}, folder)
-    book = Evidence("01", {"target": model}, folder=folder)
+    row_files.write("01/greedy", pd.concat([frame, rest]), about | {"stores": {"text": "old"}}, folder)
+    book = CheckedRows("01", {"target": model}, folder=folder)
 
     def both(prompts):
         return pd.concat([make(prompts), make(prompts).assign(method="REST")])
 
     book.rows("greedy", both, PROMPTS, {"text": ("new", ["REST"])})
     assert book.outcomes[0].unchecked == ("REST",)
-    with pytest.raises(EvidenceError, match="accepted was"):
+    with pytest.raises(RowsError, match="accepted was"):
         book.rows("greedy", both, PROMPTS, {"text": ("old", ["REST"])})
 
 
 def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_datastore_is_here(made, model):
     folder, make = made
-    frame, about = evidence.read("01/greedy", folder)
+    frame, about = row_files.read("01/greedy", folder)
     both = pd.concat([frame, frame.assign(method="REST")])
-    evidence.write("01/greedy", both, about | {"stores": {"text": "old"}}, folder)
+    row_files.write("01/greedy", both, about | {"stores": {"text": "old"}}, folder)
     asked = []
 
     def several(prompts, drafters):
@@ -303,7 +304,7 @@ def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_dat
         return pd.concat(rows)
 
     def check(seed, digest, **more):
-        book = Evidence("01", {"target": model}, seed=seed, folder=folder)
+        book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
         book.rows("greedy", several, PROMPTS[:1], {"text": (digest, ["REST"])}, drafters={"PLD": 0, "REST": 0} | more)
         return book.outcomes[0]
 
@@ -311,24 +312,24 @@ def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_dat
         assert check(seed, "old").made == 1
     drawn = [one for (one,) in asked]
     assert set(drawn) == {"PLD", "REST"}, "some of the seeds draw each"
-    with pytest.raises(EvidenceError, match="accepted was"):
+    with pytest.raises(RowsError, match="accepted was"):
         check(drawn.index("REST"), "old", REST=1)
     assert check(drawn.index("PLD"), "old", REST=1).made == 1, "another seed draws it"
     asked.clear()
     assert {check(seed, "new", REST=1).unchecked for seed in range(4)} == {("REST",)} and asked == [["PLD"]] * 4
-    own = Evidence("01", {"target": model}, own=["target"], folder=folder)
+    own = CheckedRows("01", {"target": model}, own=["target"], folder=folder)
     assert set(own.rows("greedy", several, PROMPTS, drafters={"PLD": 0, "REST": 0}).method) == {"PLD", "REST"}
 
 
 def test_a_readers_own_run_makes_rows_of_its_first_prompts_and_reads_none(tmp_path, model, tokenizer):
-    own = Evidence("01", {"target": model}, own=["target"], own_prompts=2, folder=tmp_path)
+    own = CheckedRows("01", {"target": model}, own=["target"], own_prompts=2, folder=tmp_path)
     rows = own.rows("greedy", partial(rows_of, model, tokenizer), PROMPTS)
     assert list(rows.prompt) == ["0", "1"] and not own.outcomes
 
 
 def test_rows_that_were_finished_are_not_made_again_after_an_interruption(tmp_path, model, tokenizer, monkeypatch):
-    monkeypatch.setenv(evidence.MAKE, "01/greedy")
-    monkeypatch.setattr(evidence, "PIECE", 2)
+    monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
+    monkeypatch.setattr(checked_rows, "PIECE", 2)
     asked = []
 
     def make(prompts, fails=False):
@@ -337,11 +338,11 @@ def test_rows_that_were_finished_are_not_made_again_after_an_interruption(tmp_pa
         asked.extend(prompt.id for prompt in prompts)
         return rows_of(model, tokenizer, prompts)
 
-    book = Evidence("01", {"target": model}, origin={"commit": "abc"}, folder=tmp_path)
+    book = CheckedRows("01", {"target": model}, origin={"commit": "abc"}, folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         book.rows("greedy", partial(make, fails=True), PROMPTS)
     assert not (tmp_path / "01").exists()
     rows = book.rows("greedy", make, PROMPTS)
     assert asked == list(rows.prompt) == list("01234")
-    about = evidence.read("01/greedy", tmp_path)[1]
+    about = row_files.read("01/greedy", tmp_path)[1]
     assert about["commit"] == "abc" and about["command"].endswith("rows 01/greedy")

@@ -1,4 +1,4 @@
-"""Rows of counts, one per output and method: committed, read by every build, and a sample of them made again each time.
+"""Committed rows of counts that every build reads (:mod:`row_files`), after a sample of them was made again and compared.
 
 evidence = report.evidence("01", target=model, draft=small)
 runs = evidence.rows("greedy", make, prompts)     # make(prompts) gives a frame, as results.table does
@@ -9,16 +9,13 @@ Counts do not depend on the machine, up to rounding, so that rows are made once,
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import random
 import secrets
 import tempfile
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,20 +33,13 @@ from transformers import PreTrainedModel
 from specdec_lib import files, paths
 from specdec_lib.datastores.dense import DenseIndex
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.runs import recordings
-from specdec_lib.files import replacing
+from specdec_lib.experiments.runs import recordings, row_files
 from specdec_lib.models.fingerprint import fingerprint
 
-#: Where the rows of the published run lie, in a folder per chapter.
-FOLDER = paths.DATA / "rows"
-#: What tells one row from another, and further columns that a file may name.
-KEY = ["task", "prompt", "turn", "seed", "temperature", "method"]
 #: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds after which no further prompt of an experiment is made again.
 SECONDS = 2.0
-#: Places of an array that is written, at most: widths and depths of drafts.
-PLACES = 2**20
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
 #: A relative change of each weight and score, of the size of float32's rounding, and how often another one is tried.
@@ -59,110 +49,6 @@ FURTHER = 8
 
 Make = Callable[..., pd.DataFrame]
 Stores = Mapping[str, tuple[str, Collection[str] | None]]
-
-
-class EvidenceError(ValueError):
-    """Rows that cannot be read or written, or that cannot be made again."""
-
-
-def read(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The rows of a file and what it says of their origin: ``models``, ``command``, ``commit``, ``date``, ``seconds``.
-
-    Raises EvidenceError, which names the file and what to do, if it is missing, damaged or lacks a column.
-    """
-    path = (folder or FOLDER) / f"{name}.csv.gz"
-    remedy = f"get it again, or make it with: python -m specdec_lib rows {name}"
-    try:
-        head, _, rows = files.unpack_gzip(path).decode().partition("\n")
-        if not head.startswith("# {"):
-            raise EvidenceError(f"{path} does not begin with the origin of its rows; {remedy}")
-        about = json.loads(head[2:])
-        if not (isinstance(about["models"], dict) and isinstance(about["stores"], dict)):
-            raise ValueError("it does not say which models and datastores its rows are of")
-        texts = dict.fromkeys(("prompt", "task", "method", *about["arrays"]), str)
-        frame = pd.read_csv(io.StringIO(rows), dtype=texts, keep_default_na=False, na_values=[""])
-        key = [*KEY, *about.get("key", ())]
-        missing = [column for column in (*key, *about["columns"]) if column not in frame]
-        if missing or len(frame) != about["rows"]:
-            lack = f"has no column {missing[0]!r}" if missing else f"has {len(frame)} rows of {about['rows']}"
-            raise EvidenceError(f"{path} {lack}; {remedy}")
-        if frame.duplicated(key).any():
-            raise EvidenceError(f"{path} has two rows of one output and method; {remedy}")
-        return frame.assign(**{name: frame[name].fillna("").map(_unpacked) for name in about["arrays"]}), about
-    except FileNotFoundError:
-        raise EvidenceError(f"there is no {path}; {remedy}") from None
-    except EvidenceError:
-        raise
-    except (
-        OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
-        RecursionError,
-    ) as error:  # fmt: skip
-        raise EvidenceError(f"{path} cannot be read ({type(error).__name__}: {error}); {remedy}") from None
-
-
-def write(name: str, frame: pd.DataFrame, about: Mapping[str, Any], folder: Path | None = None) -> Path:
-    """Write rows, without what was timed, and their origin."""
-    path = (folder or FOLDER) / f"{name}.csv.gz"
-    key = [*KEY, *about.get("key", ())]
-    if frame.duplicated(key).any():
-        twice = frame[frame.duplicated(key)].iloc[0][key].to_dict()
-        raise EvidenceError(f"{name} has two rows of {twice}; expected one per output and method")
-    counted = frame.drop(columns=[column for column in frame if column.endswith(("_s", "_ms"))])
-    arrays = [name for name in counted if len(counted) and isinstance(counted[name].iloc[0], np.ndarray)]
-    about = {**about, "rows": len(counted), "columns": list(counted), "arrays": arrays}
-    counted = counted.assign(**{name: counted[name].map(_packed) for name in arrays})
-    text = f"# {json.dumps(about)}\n" + counted.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as aside:
-            aside.write_bytes(gzip.compress(text.encode(), mtime=0))
-    except OSError as error:
-        raise EvidenceError(f"{path} cannot be written ({error}); rows go into the folder of the project") from None
-    return path
-
-
-def _packed(counts: np.ndarray) -> str:
-    return " ".join(f"{place}:{counts[place]:.10g}" for place in np.flatnonzero(counts))
-
-
-def _unpacked(text: str) -> np.ndarray:
-    pairs = [part.split(":") for part in text.split()]
-    shared = any("." in count for _, count in pairs)  # counts that are shared out between neighbouring places
-    pairs = [(int(place), float(count) if shared else int(count)) for place, count in pairs]
-    if not all(0 <= place < PLACES and 0 <= count < np.inf for place, count in pairs):
-        raise ValueError(f"{text!r:.40} holds no counts by place")
-    counts = np.zeros(1 + max((place for place, _ in pairs), default=0), float if shared else np.int64)
-    for place, count in pairs:
-        counts[place] = count
-    return counts
-
-
-def differences(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
-    """What two frames of the same outputs differ in, one sentence per row."""
-    one, other = (frame.set_index(list(key)) for frame in (kept, made))
-    told = [f"{where} has no row" for where in one.index.difference(other.index)]
-    told += [f"{where} is new" for where in other.index.difference(one.index)]
-    for where in one.index.intersection(other.index):
-        before, now = one.loc[where], other.loc[where]
-        for column in columns:
-            if column not in key and not _alike(before[column], now[column]):
-                told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
-                break
-    return told
-
-
-def _alike(before: Any, now: Any) -> bool:
-    if isinstance(before, np.ndarray):
-        return _packed(before) == _packed(np.asarray(now))
-    if isinstance(before, float) or isinstance(now, float):
-        return bool(np.isclose(before, now, rtol=1e-3, equal_nan=True))
-    if isinstance(before, str) or isinstance(now, str):
-        return str(before) == str(now)  # a file has texts where a column has numbers and words
-    return before == now
-
-
-def _shown(value: Any) -> Any:
-    return _packed(value) if isinstance(value, np.ndarray) else value
 
 
 @dataclass
@@ -181,7 +67,7 @@ class Outcome:
 
 
 @dataclass
-class Evidence:
+class CheckedRows:
     """The rows of a chapter for the models of this run.
 
     ``own`` names the parameters that make this a reader's own run, of whose rows nothing is committed: they are made live, for
@@ -229,7 +115,7 @@ class Evidence:
         None for all of them. ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that
         the rows depend on (all); a reader's own run reads the committed rows where they depend on none. ``make`` gets
         ``drafters``, by the names of methods, too: where real runs take long, a check makes the rows of one method that it draws.
-        Raises EvidenceError if a row cannot be made again and rounding does not explain why.
+        Raises RowsError if a row cannot be made again and rounding does not explain why.
         """
         if models is not None:
             parts = {part: model for part, model in self.models.items() if part in models}
@@ -241,12 +127,12 @@ class Evidence:
             return self._made(full, make_all, prompts, stores, key)
         if self.own:
             return make_all(first_of_each(prompts, self.own_prompts))
-        frame, about = read(full, self.folder)
+        frame, about = row_files.read(full, self.folder)
         for part, model in self.models.items():
             if about["models"].get(part) != fingerprint(model):
-                raise EvidenceError(
-                    f"{(self.folder or FOLDER) / full}.csv.gz holds rows of another {part} model than the one that was loaded; "
-                    f"make them again: python -m specdec_lib rows {full}"
+                raise row_files.RowsError(
+                    f"{(self.folder or row_files.FOLDER) / full}.csv.gz holds rows of another {part} model than the one that was "
+                    f"loaded; make them again: python -m specdec_lib rows {full}"
                 )
         unchecked = {
             method
@@ -277,7 +163,7 @@ class Evidence:
         The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once. Short prompts
         are drawn more often than long ones, so that more of them are made again in the time.
         """
-        compared = {"columns": about["columns"], "key": [*KEY, *about.get("key", ())]}
+        compared = {"columns": about["columns"], "key": [*row_files.KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
         if unchecked >= set(frame.method):
@@ -295,9 +181,9 @@ class Evidence:
             kept, made = (rows[~rows.method.isin(unchecked | others)] for rows in (kept, made))
             outcome.again += 1
             outcome.made += len(made)
-            if told := differences(kept, made, **compared):
+            if told := row_files.differences(kept, made, **compared):
                 if not self._rounding_explains(make, prompt, made, compared):
-                    raise EvidenceError(
+                    raise row_files.RowsError(
                         f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
                         f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
                         f"python -m specdec_lib rows {name}"
@@ -315,7 +201,7 @@ class Evidence:
                 tempfile.TemporaryDirectory() as empty,
                 recordings_in(empty),
             ):
-                if differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+                if row_files.differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
                     return True
         return False
 
@@ -348,14 +234,14 @@ class Evidence:
             if not (pieces / f"{piece}.csv.gz").is_file():
                 began = time.perf_counter()
                 made = make(part)
-                write(piece, made, about | {"seconds": time.perf_counter() - began}, pieces)
-            frame, found = read(piece, pieces)
+                row_files.write(piece, made, about | {"seconds": time.perf_counter() - began}, pieces)
+            frame, found = row_files.read(piece, pieces)
             frames.append(frame)
             seconds += found["seconds"]
             with (paths.cache() / "rows" / "progress.log").open("a") as log:
                 log.write(f"{name}: {min(start + PIECE, len(prompts))} of {len(prompts)} prompts, {seconds:.0f} s\n")
         frame = pd.concat(frames, ignore_index=True)
-        write(name, frame, about | {"seconds": round(seconds)}, self.folder)
+        row_files.write(name, frame, about | {"seconds": round(seconds)}, self.folder)
         return frame
 
 
