@@ -1,7 +1,7 @@
 """Everything that is written, replaced or removed goes through this module, and so do the checks of what is read.
 
 A file or folder is there whole or not at all. Only what the library wrote is replaced or removed: a folder shows by its
-manifest, or by the mark of an unfinished build, which of its files those are. A folder with any other file is refused, and
+manifest, or by the mark of an unfinished build, which of its files those are. A folder with any other file is rejected, and
 the message names that file. What changes is locked meanwhile, what is written reaches the disk before it takes its place,
 and the scratch of a run that was killed is removed by the next one.
 """

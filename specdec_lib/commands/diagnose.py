@@ -93,7 +93,7 @@ def diagnose(
     read = read_answers(answers, own, left_out)
     index = None if store is None else SuffixIndex.open(TokenStore.open(store, own))
     bench = diagnosis.TokensAlone(own, curve, index, weights)
-    bench.tree_probabilities  # noqa: B018 (a file that cannot be read is refused before any work)
+    bench.tree_probabilities  # noqa: B018 (a file that cannot be read is rejected before any work)
     found = replace(diagnosis.diagnose(read, bench, curve), engine_options=engine_options(store))
     # Files first: a terminal may go away, or not print a character.
     if to_json is not None:

@@ -71,7 +71,7 @@ def one_thread() -> Iterator[Any]:
 def empty_index(
     width: int, dims: int = 64, factory: str = "Flat", nprobe: int | None = None, ef_search: int | None = None
 ) -> faiss.Index:
-    """The search behind the reduction, still empty: what can be refused before there are states.
+    """The search behind the reduction, still empty: what can be rejected before there are states.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Build a store of shards, in this process or on a cluster (:mod:`specdec_lib.datastores.ray_data`), with the same bytes.
 
 Which documents a shard holds is fixed before anything is built. What is finished stays: the same call continues with the
-shards that are missing. Whether it is the same is told by the texts' ``key``, where they have one, else by reading them.
+shards that are missing. The texts' ``key`` says whether it is the same, where they have one; else they are read.
 """
 
 from __future__ import annotations

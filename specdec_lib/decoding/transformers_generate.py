@@ -108,7 +108,7 @@ def custom_generate(
     than one prompt's tokens, outputs other than tokens, and settings of another decoding method (beams, ...). The output ends
     where prompt and output fill the model's ``max_position_embeddings``, also where ``max_new_tokens`` allows more. The cache is
     this library's own: ``use_cache``, ``cache_implementation``, ``prefill_chunk_size`` and ``compile_config`` have no effect; a
-    quantized cache is refused.
+    quantized cache is rejected.
 
     Transformers keeps some arguments of ``generate`` for its own methods: instead of ``assistant_model`` pass a
     :class:`~specdec_lib.drafters.draft_model.DraftModel`, and instead of ``stop_strings`` and ``tokenizer``

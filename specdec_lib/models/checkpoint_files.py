@@ -119,4 +119,4 @@ def _check_safetensors(path: Path, file, size: int) -> None:
         raise ValueError(f"{path} has a damaged header ({error}); fetch it again") from None
     if end != size:
         what = "was cut off" if size < end else "is damaged"
-        raise ValueError(f"{path} {what}: it has {size:,} bytes, its header tells of {end:,}; fetch it again")
+        raise ValueError(f"{path} {what}: it has {size:,} bytes, its header describes {end:,}; fetch it again")

@@ -177,7 +177,7 @@ def bars(
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw one bar a group and method, on a new figure unless ``ax`` is given, and a dashed line at ``reference``.
+    """Draw one bar per group and method, on a new figure unless ``ax`` is given, and a dashed line at ``reference``.
 
     ``series`` has a height a group by method: NaN leaves a gap, and an interval has a whisker. Names of groups are broken to
     fit.
@@ -218,7 +218,7 @@ def panels(
     height: float = 3.6,
     columns: int | None = None,
 ) -> Figure:
-    """Draw panels side by side, by title one line a label: a :data:`Curve`.
+    """Draw panels side by side, by title one line per label: a :data:`Curve`.
 
     A label is a method, which gives the colour, or ``"method, variant"``; the variant gives the dashes, and the colour too if all
     lines are of one method, which then stand a little apart. ``ylabel`` is one for all panels, which then share their scale, or
@@ -340,7 +340,7 @@ def time_parts(timings: Mapping[str, Sequence[Sequence[Generation]]]) -> Figure:
 def head_maps(
     maps: Mapping[str, np.ndarray], limits: Mapping[str, tuple[float, float]], framed: Sequence[tuple[int, int]] = ()
 ) -> Figure:
-    """Draw values of attention heads, shape (blocks, heads), one panel a map, blocks from the bottom up.
+    """Draw values of attention heads, shape (blocks, heads), one panel per map, blocks from the bottom up.
 
     ``limits`` are the ends of the scale by title; ``framed`` are (block, head) pairs with a frame around them.
     """

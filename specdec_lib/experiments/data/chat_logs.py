@@ -273,7 +273,7 @@ def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _tools(given: Any) -> list[dict[str, Any]]:
-    """Tools that are functions, as OpenAI writes them; a tool of the provider's own is refused, since its text is not known."""
+    """Tools that are functions, as OpenAI writes them; a tool of the provider's own is rejected, since its text is not known."""
     if not given:
         return []
     if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):

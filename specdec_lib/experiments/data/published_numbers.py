@@ -109,7 +109,7 @@ def _operand(word: str, rows: Mapping[str, Mapping[str, str]]) -> float:
         raise ClaimError(f"there is no published number {word!r} in data/published")
     value = rows[word]["value"]
     if not re.fullmatch(_NUMBER, value):
-        raise ClaimError(f"the published number {word!r} is {value!r}: nothing can be reckoned with it")
+        raise ClaimError(f"the published number {word!r} is {value!r}, so this cannot be computed")
     return float(value)
 
 

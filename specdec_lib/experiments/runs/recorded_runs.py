@@ -45,7 +45,7 @@ def load_pair(
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
 
-    Before any weights are read, two that do not share a tokenizer are refused, and, if ``chat`` is set as the book's prompts
+    Before any weights are read, two that do not share a tokenizer are rejected, and, if ``chat`` is set as the book's prompts
     need it, a target without a chat template.
 
     On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps

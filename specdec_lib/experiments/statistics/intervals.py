@@ -51,7 +51,7 @@ class Interval(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The two counts that a rate is the ratio of: ``above`` and ``below``, each with one number a run."""
+    """The two counts that a rate is the ratio of: ``above`` and ``below``, each with one number per run."""
 
     above: Sequence[float]
     below: Sequence[float]
@@ -104,7 +104,7 @@ def interval_of_sums(
 ) -> Interval:
     """A function of the columns' sums, and the percentiles of what it is of the sums of bootstrap samples.
 
-    ``of_sums`` gets the sum of each column, as numbers and as arrays over the samples. Each column has one number a run, of
+    ``of_sums`` gets the sum of each column, as numbers and as arrays over the samples. Each column has one number per run, of
     the same prompts in the same order; ``prompts`` is as for :func:`pooled_rate`.
     """
     runs = len(columns[0])

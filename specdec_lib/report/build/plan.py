@@ -151,7 +151,7 @@ def _absolute(model: str) -> str:
         return model
     path = files.named(model)
     place = os.path.abspath(path) if path.exists() else model
-    loading.model_location(place)  # a path that is not there is refused before anything is run
+    loading.model_location(place)  # a path that is not there is rejected before anything is run
     return place
 
 

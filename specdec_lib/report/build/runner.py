@@ -189,14 +189,14 @@ def _text(path: Path) -> str:
 
 def _check_writable(folders: dict[str, Path]) -> None:
     """Refuse folders in which no file can be made, all of them in one message."""
-    refused = [
+    rejected = [
         f"{what} go to {folder}, where no file can be made ({why})"
         for what, folder in folders.items()
         if (why := files.cannot_write(folder / "file"))
     ]
-    if refused:
+    if rejected:
         raise params.UsageError(
-            f"nothing was run: {'; '.join(refused)}. Use a copy of the repository that you may write to, or name "
+            f"nothing was run: {'; '.join(rejected)}. Use a copy of the repository that you may write to, or name "
             "another folder where a variable is given"
         )
 

@@ -247,7 +247,7 @@ def test_a_published_number_in_prose_is_the_one_of_the_file():
 
 
 @pytest.mark.parametrize("expression, message", [
-    ("d", "no published number 'd'"), ("a b", "expected a format"), ("a / c : .1f", "nothing can be reckoned"),
+    ("d", "no published number 'd'"), ("a b", "expected a format"), ("a / c : .1f", "cannot be computed"),
     ("a / b", "expected a format"), ("a ^ b : .1f", "joined by"), ("a / : .1f", "joined by"),
 ])  # fmt: skip
 def test_an_expression_that_names_nothing_is_refused(expression, message):
