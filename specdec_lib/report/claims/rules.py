@@ -6,6 +6,8 @@ interval holds the threshold. A claim holds if all conditions of ``holds`` are t
 ``construction`` explains, that is no evidence for the paper and has a verdict of its own, with or without conditions. Otherwise
 it holds in part if the case ``partly``, a part that the paper could live with, is true. It does not hold here if a condition of
 ``holds`` is false, and is not resolved if what decides is open: then it says how many prompts would decide.
+
+Where ``second`` names the numbers of a second model, the same rule judges these too (:func:`agreement`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +32,8 @@ from specdec_lib.report.numbers import Number
 HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
+#: What the second model's numbers say of a verdict.
+AGREE, DISAGREE, UNDECIDED = "both models agree", "the models disagree", "not resolved whether both models agree"
 #: The cost of a pass behind a headline's number.
 PASS_COSTS = {
     "here": "this machine",
@@ -194,6 +198,7 @@ class Claim:
     untestable: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
     headline: tuple[Headline, ...] = ()
+    second: Mapping[str, str] = field(default_factory=dict)
     measured: str = ""
     threshold: str = ""
     no_interval_because: str = ""
@@ -212,12 +217,26 @@ class Claim:
         named += [key for key in self.published if "/" in key] + [key for row in self.headline for key in row.ours]
         return tuple(dict.fromkeys(named))
 
+    def of_second_model(self) -> Claim:
+        """The same rule about the second model's numbers: each key with its beginning as ``second`` has it."""
+
+        def twin(condition: Condition) -> Condition:
+            return parse_condition(" ".join(_twin(word, self.second) for word in condition.text.split(" ")), self.id)
+
+        return replace(self, holds=tuple(map(twin, self.holds)), partly=tuple(map(twin, self.partly)), second={})
+
+
+def _twin(key: str, second: Mapping[str, str]) -> str:
+    return next((new + key.removeprefix(old) for old, new in second.items() if key.startswith(old)), key)
+
 
 def _parse(raw: Mapping[str, Any]) -> Claim:
     row = f"claim {raw.get('id')!r}"
     if unknown := sorted(set(raw) - {one.name for one in fields(Claim)} | set(raw) & {"partly_how"}):
         raise ClaimError(f"{row}: unknown field {unknown[0]!r}")
-    given = {name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline")}
+    given = {
+        name: text for name, text in raw.items() if name not in ("holds", "partly", "published", "headline", "second")
+    }
     for name, text in given.items():
         if not isinstance(text, str):  # YAML reads no, 010 and 1:30 as something else
             raise ClaimError(f"{row}: {name} is {text!r}; expected a text, in quotes if need be")
@@ -250,7 +269,10 @@ def _parse(raw: Mapping[str, Any]) -> Claim:
         partly_how=how,
         published=_published(raw.get("published") or {}, row),
         headline=tuple(_headline(one, row) for one in raw.get("headline") or ()),
+        second=_second(raw.get("second") or {}, row),
     )
+    if claim.second and (own := [key for c in claim.conditions for key in c.keys if _twin(key, claim.second) == key]):
+        raise ClaimError(f"{row}: second has no beginning of {own[0]!r}; expected one for each key of the conditions")
     for chosen in {side for c in claim.conditions for side in (c.left, c.right) if side.factor not in (0, 1)}:
         if not re.search(rf"(?<![\d.]){re.escape(f'{chosen.factor:g}')}(?![\d.]*\d)", claim.threshold):
             raise ClaimError(f"{row}: the field 'threshold' does not say why {chosen.factor:g} was chosen")
@@ -269,6 +291,16 @@ def _partly(raw: Any, holds: tuple[Condition, ...], row: str) -> tuple[str, tupl
     if not isinstance(listed, list) or not listed:
         raise ClaimError(f"{row}: partly is {raw!r}; expected 'some', a list of conditions, or {{any: a list}}")
     return how, tuple(parse_condition(text, row) for text in listed)
+
+
+def _second(raw: Any, row: str) -> dict[str, str]:
+    """By the beginning of a key that of the second model's number."""
+    sound = isinstance(raw, dict) and all(
+        isinstance(text, str) and "/" in text for pair in raw.items() for text in pair
+    )
+    if not sound:
+        raise ClaimError(f"{row}: second is {raw!r}; expected by the beginning of a key that of the second model's")
+    return raw
 
 
 def _published(raw: Any, row: str) -> dict[str, str]:
@@ -332,6 +364,28 @@ def _by_rule(claim: Claim, truths: Mapping[Condition, Truth]) -> str:
     if Truth.UNKNOWN in (whole, part):
         return UNTESTABLE
     return UNRESOLVED if whole is Truth.OPEN else FAILS
+
+
+def agreement(claim: Claim, tables: Tables) -> str:
+    """Whether the second model's numbers give a claim the same verdict by the same rule; empty where there are none.
+
+    The models agree if both verdicts are the same and resolved. They disagree if the verdicts differ and a condition is true of one
+    model and false of the other, each with its whole interval. Otherwise an interval is too wide to say.
+    """
+    if not claim.second:
+        return ""
+    other = claim.of_second_model()
+    verdicts = verdict(claim, tables), verdict(other, tables)
+    if {NO_NUMBER, UNTESTABLE} & set(verdicts):
+        return ""
+    if verdicts[0] == verdicts[1] != UNRESOLVED:
+        return AGREE
+    exact = bool(claim.no_interval_because)
+    pairs = (
+        {one.truth(tables, exact), twin.truth(tables, exact)}
+        for one, twin in zip((*claim.holds, *claim.partly), (*other.holds, *other.partly), strict=True)
+    )
+    return DISAGREE if verdicts[0] != verdicts[1] and {Truth.TRUE, Truth.FALSE} in pairs else UNDECIDED
 
 
 def prompts_to_decide(claim: Claim, tables: Tables) -> int | None:
