@@ -1,0 +1,123 @@
+"""The copying methods on a second model, here the pocket model: what it is asked, its rows, and the numbers that claims read."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from specdec_lib.drafters import PromptLookup, Rest
+from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.runs import evidence, recorded_runs, results, second_model
+from specdec_lib.experiments.runs.committed_rows import INPUT_GUIDED
+from specdec_lib.experiments.runs.evidence import Evidence
+from specdec_lib.models import gemma3
+from specdec_lib.report.claims.rules import load_claims
+
+TEXT = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n" * 2
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(second_model, "LENGTH", 12)
+
+
+def test_each_task_is_asked_in_turns_from_its_sets_as_plain_text(tokenizer, monkeypatch):
+    texts = {"xatu/asset": ["a1", "a2", "a3"], "xatu/jfleg": ["j1"], "xatu/defacto": ["word " * 2000, "d2"]}
+
+    def load(name, root, limit, **options):
+        return [Prompt(text[:2], name, (text, "And then?")) for text in texts[name][:limit]]
+
+    monkeypatch.setattr(second_model, "load_task", load)
+    found = second_model.prompts("short text editing", tokenizer, 3)
+    assert [(one.task, one.turns) for one in found] == [
+        ("xatu/asset", ("a1",)), ("xatu/jfleg", ("j1",)), ("xatu/asset", ("a2",)),
+    ]  # fmt: skip
+    assert [render(one, tokenizer) for one in found] == [tokenizer(one.text)["input_ids"] for one in found]
+    assert second_model.prompts("short text editing", tokenizer, 2) == found[:2]
+
+
+@pytest.fixture
+def model(pocket):
+    return pocket[0]
+
+
+@pytest.fixture
+def asked(model, tokenizer):
+    words = {"code": [TEXT * 3], "chats": ["Once upon a time there was a cat. " * 20]}
+    searched = {kind: stores.text_store(f"own-{kind}", tokenizer, 4000, texts) for kind, texts in words.items()}
+    prompts = [
+        Prompt("h", "humaneval", (TEXT,), chat=False),
+        Prompt("x", "xatu/asset", ("Say: a cat. A cat",), chat=False),
+    ]
+    copying = second_model.drafters(1, [(0, 0), (1, 1)])
+    return copying, searched, prompts, lambda some: second_model.made(model, tokenizer, copying, searched, some)
+
+
+def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, model, tokenizer):
+    copying, searched, prompts, make = asked
+    rows = make(prompts)
+    assert len(rows) == 2 * (len(copying) + 1)
+    for prompt, index in zip(prompts, searched.values(), strict=True):
+        recording = recorded_runs.record_prompts(model, tokenizer, [prompt], None, 12)
+        expected = {"REST": Rest(index), "PLD": PromptLookup(3, 10)}
+        runs = {name: recorded_runs.replay_all(recording, drafter) for name, drafter in expected.items()}
+        own = rows[(rows.prompt == prompt.id) & rows.method.isin(expected)]
+        columns = [name for name in own if not name.endswith("_s")]
+        assert evidence.differences(results.table(recording, runs)[columns], own[columns], columns) == []
+    assert set(second_model.named(rows).task) == {"code completion", "short text editing"}
+
+
+def test_rows_of_the_second_model_are_checked_with_it_and_read_without_it(
+    asked, model, tokenizer, tmp_path, monkeypatch
+):
+    _, searched, prompts, make = asked
+    digests = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
+    monkeypatch.setenv(evidence.MAKE, "04/second_model")
+    Evidence("04", {"second": model}, folder=tmp_path).rows("second_model", make, prompts, digests)
+    monkeypatch.delenv(evidence.MAKE)
+    book = Evidence("04", {"target": None}, own=["target"], folder=tmp_path)
+    assert not gemma3.at_hand()
+    alone = second_model.read(book)
+    assert book.outcomes[0].again == 0 and "the second model is not at hand" in book.outcomes[0].unchecked[0]
+    gemma3.path().parent.mkdir(parents=True)
+    gemma3.path().touch()
+    monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
+    monkeypatch.setattr(second_model, "drafters", lambda layer, heads: asked[0])
+    monkeypatch.setattr(
+        second_model, "prompts", lambda task, tokenizer: [p for p in prompts if task == "code completion"][:1]
+    )
+    monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
+    pd.testing.assert_frame_equal(alone, second_model.read(book))
+    assert (book.outcomes[1].again, book.outcomes[1].unchecked) == (1, ())
+
+
+def counted(passes):
+    """Rows of 100 tokens on two prompts of each task, by the passes of each method; every pass has one token."""
+    about = {"turn": 0, "seed": 0, "temperature": 0.0, "looped": False, "tokens": 100}
+    return pd.DataFrame([
+        about | {"task": task, "prompt": str(i), "method": method, "passes": count, "widths": np.array([0, count])}
+        for task in second_model.TASKS for i in range(2) for method, count in passes.items()
+    ])  # fmt: skip
+
+
+def test_numbers_are_ratios_of_rates_and_every_claim_finds_its_twin():
+    names = [*second_model.drafters(0, [(0, 0)]), "REST"]
+    passes = {name: 50 for name in names} | {"PLD": 80, "PLD+ (a)": 40, "PLD+ (h), 100": 20, "REST": 200}
+    rows = counted(passes)
+    looping = rows.assign(looped=(rows.prompt == "1") & (rows.task == "conversation"))
+    found = second_model.numbers(looping, {1: 1.0, 2: 2.0})
+    values = {name.removeprefix("second_"): getattr(value, "value", value) for name, value in found.items()}
+    assert values["prompts"] == 10 and values["tasks_prompts"] == 14 and values["looped"] == pytest.approx(0.1)
+    expected = {
+        "h_over_pld_short_gpu": 1.6, "h_over_pldt_all_gpu": 1, "h_over_a_turns": 0.8, "rest_over_pld_code": 0.4,
+        "k_last_over_first_h": 2.5, "k_100_over_70_h_gpu": 2.5, "rest_over_plain_gpu": 0.5, "h_over_pld_all_unlooped_gpu": 1.6,
+    }  # fmt: skip
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    claims = [claim for claim in load_claims() if claim.second]
+    twins = {key for claim in claims for c in claim.of_second_model().conditions for key in c.keys}
+    assert len(claims) > 5 and twins <= {f"04/{name}" for name in found}
+
+
+def test_the_five_tasks_have_the_names_of_the_other_rows():
+    assert set(second_model.KEYS) == set(INPUT_GUIDED.values()) < set(second_model.TASKS)
