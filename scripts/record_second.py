@@ -35,7 +35,7 @@ def main(
     weights, (end,), begun = recordings.identity(model), end_tokens(model, None), time.monotonic()
     for name in task or ("choosing", *second_model.TASKS):
         longest = 64 if name == "choosing" else second_model.LENGTH
-        asked = choosing() if name == "choosing" else second_model.prompts(name, tokenizer, prompts)
+        asked = choosing() if name == "choosing" else second_model.prompts(name, prompts)
         contexts = [render(prompt, tokenizer) for prompt in asked]
         keys = {recordings.key_of(weights, Sampling(), ids): ids for ids in contexts}
         missing = [key for key in sorted(keys, key=lambda key: len(keys[key])) if recordings.lookup(key) is None]

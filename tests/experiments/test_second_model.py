@@ -6,10 +6,11 @@ import pytest
 
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments.data import stores
-from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs import evidence, recorded_runs, results, second_model
 from specdec_lib.experiments.runs.committed_rows import INPUT_GUIDED
 from specdec_lib.experiments.runs.evidence import Evidence
+from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.models import gemma3
 from specdec_lib.report.claims.rules import load_claims
 
@@ -22,19 +23,17 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(second_model, "LENGTH", 12)
 
 
-def test_each_task_is_asked_in_turns_from_its_sets_as_plain_text(tokenizer, monkeypatch):
-    texts = {"xatu/asset": ["a1", "a2", "a3"], "xatu/jfleg": ["j1"], "xatu/defacto": ["word " * 2000, "d2"]}
+def test_each_task_is_asked_the_first_turns_of_its_sets_in_turns(monkeypatch):
+    texts = {"xatu/asset": ["a1", "a2", "a3"], "xatu/jfleg": ["j1"], "xatu/defacto": ["d1", "d2"]}
 
     def load(name, root, limit, **options):
-        return [Prompt(text[:2], name, (text, "And then?")) for text in texts[name][:limit]]
+        return [Prompt(text, name, (text, "And then?")) for text in texts[name][:limit]]
 
     monkeypatch.setattr(second_model, "load_task", load)
-    found = second_model.prompts("short text editing", tokenizer, 3)
-    assert [(one.task, one.turns) for one in found] == [
-        ("xatu/asset", ("a1",)), ("xatu/jfleg", ("j1",)), ("xatu/asset", ("a2",)),
-    ]  # fmt: skip
-    assert [render(one, tokenizer) for one in found] == [tokenizer(one.text)["input_ids"] for one in found]
-    assert second_model.prompts("short text editing", tokenizer, 2) == found[:2]
+    found = second_model.prompts("short text editing", 5)
+    assert [one.text for one in found] == ["a1", "j1", "d1", "a2", "d2"] and {len(one.turns) for one in found} == {1}
+    assert [one.task for one in found[:3]] == list(texts)
+    assert second_model.prompts("short text editing", 2) == found[:2]
 
 
 @pytest.fixture
@@ -68,28 +67,33 @@ def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, 
     assert set(second_model.named(rows).task) == {"code completion", "short text editing"}
 
 
-def test_rows_of_the_second_model_are_checked_with_it_and_read_without_it(
-    asked, model, tokenizer, tmp_path, monkeypatch
-):
-    _, searched, prompts, make = asked
+def test_rows_of_both_models_are_checked_with_them_and_read_without(asked, model, tokenizer, tmp_path, monkeypatch):
+    copying, searched, prompts, make = asked
     digests = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
-    monkeypatch.setenv(evidence.MAKE, "04/second_model")
-    Evidence("04", {"second": model}, folder=tmp_path).rows("second_model", make, prompts, digests)
+    monkeypatch.setenv(evidence.MAKE, "04")
+    for name, part in (("first_model", "target"), ("second_model", "second")):
+        Evidence("04", {part: model}, folder=tmp_path).rows(name, make, prompts, digests)
     monkeypatch.delenv(evidence.MAKE)
-    book = Evidence("04", {"target": None}, own=["target"], folder=tmp_path)
-    assert not gemma3.at_hand()
-    alone = second_model.read(book)
-    assert book.outcomes[0].again == 0 and "the second model is not at hand" in book.outcomes[0].unchecked[0]
+    monkeypatch.setattr(second_model, "drafters", lambda layer, heads: copying)
+    monkeypatch.setattr(second_model, "prompts", lambda task: prompts[:1] if task == "code completion" else [])
+    monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
+    monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
+
+    def read(own=()):
+        book = Evidence("04", {"target": model}, own=own, folder=tmp_path)
+        return second_model.read(book, tokenizer, 1, [(0, 0)]), book.outcomes
+
+    without, outcomes = read()
+    assert [(outcome.again, outcome.unchecked) for outcome in outcomes] == [
+        (1, ()), (0, ("all, since the second model is not at hand",)),
+    ]  # fmt: skip
     gemma3.path().parent.mkdir(parents=True)
     gemma3.path().touch()
-    monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
-    monkeypatch.setattr(second_model, "drafters", lambda layer, heads: asked[0])
-    monkeypatch.setattr(
-        second_model, "prompts", lambda task, tokenizer: [p for p in prompts if task == "code completion"][:1]
-    )
-    monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
-    pd.testing.assert_frame_equal(alone, second_model.read(book))
-    assert (book.outcomes[1].again, book.outcomes[1].unchecked) == (1, ())
+    for own, again in (((), [1, 1]), (["target"], [0, 1])):  # a reader's own target is not SmolLM2
+        found, outcomes = read(own)
+        assert [outcome.again for outcome in outcomes] == again
+        for name in ("SmolLM2", "Gemma 3 270M"):
+            pd.testing.assert_frame_equal(found[name], without[name])
 
 
 def counted(passes):
@@ -121,3 +125,24 @@ def test_numbers_are_ratios_of_rates_and_every_claim_finds_its_twin():
 
 def test_the_five_tasks_have_the_names_of_the_other_rows():
     assert set(second_model.KEYS) == set(INPUT_GUIDED.values()) < set(second_model.TASKS)
+
+
+@pytest.mark.parametrize("first, second, same", [
+    ((1.1, 1.3), (1.2, 2.0), "yes"), ((0.8, 0.9), (0.5, 0.99), "yes"), ((1.1, 1.3), (0.5, 0.9), "no"),
+    ((1.1, 1.3), (0.9, 1.1), "open"), ((0.9, 1.1), (0.9, 1.1), "open"), ((1.0, 1.3), (1.1, 1.3), "open"),
+])  # fmt: skip
+def test_two_models_are_on_the_same_side_with_their_whole_intervals(first, second, same):
+    assert second_model.same_side(*(Interval(sum(ends) / 2, *ends) for ends in (first, second))) == same
+
+
+def test_the_table_compares_speeds_over_plain_decoding_and_over_pld_with_and_without_loops():
+    names = [*second_model.drafters(0, [(0, 0)]), "REST"]
+    rows = counted({name: 50 for name in names} | {"PLD": 80, "REST": 200})
+    looped = rows.assign(looped=rows.prompt == "1")
+    looped.loc[looped.looped & (looped.method == "PLD"), "widths"] = pd.Series([np.array([0, 400])] * len(looped))
+    table = second_model.compared({"a": rows, "b": looped}, {1: 1.0, 2: 2.0}).set_index("comparison")
+    assert table.loc["PLD over plain", "a"].value == pytest.approx(1.25)
+    assert table.loc["PLD over plain", "b"].value == pytest.approx(200 / 480)
+    assert table.loc["PLD over plain", "b, no loops"].value == pytest.approx(1.25)
+    assert table.loc["REST over PLD", "a"].value == pytest.approx(0.4)
+    assert (table.loc["REST over plain", ["agree", "agree, no loops"]] == "yes").all()

@@ -1,7 +1,8 @@
-"""The copying methods on answers of a second model, of another family than SmolLM2: Gemma 3 270M, greedily, to the papers' prompts.
+"""The copying methods on answers of two models of different families, SmolLM2 and Gemma 3 270M, greedily, to the papers' prompts.
 
-It is a base model, so that each prompt is given to it as plain text, the first turn alone. Its answers are not part of the
-project; rows of counts of them are. Where the model is not in the cache, the rows are read and none is made again.
+Gemma is a base model, so that each prompt is given to it as plain text. Both are asked the first turn alone and write equally
+many tokens. Gemma's answers are not part of the project; rows of counts of them are. Where it is not in the cache, these are read
+and none is made again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from specdec_lib.datastores import SuffixIndex
 from specdec_lib.decoding.contract import Capture, Drafter
 from specdec_lib.drafters import PromptLookup, PromptLookupAttention, PromptLookupHidden, Rest, SuffixDecoding
 from specdec_lib.experiments.data import stores
-from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.tasks import load_task
 from specdec_lib.experiments.runs import results
@@ -30,8 +31,8 @@ from specdec_lib.models import gemma3
 from specdec_lib.models.loading import load_model
 
 NAME, TITLE = gemma3.NAME, "Gemma 3 270M"
-#: Prompts of each task, new tokens of an answer, and tokens of the longest prompt that is asked.
-PROMPTS, LENGTH, LONGEST = 24, 128, 1600
+#: Prompts of each task, and new tokens of an answer.
+PROMPTS, LENGTH = 24, 128
 #: Tokens of each of REST's stores, at most.
 STORED = 1_000_000
 
@@ -68,20 +69,15 @@ KEYS = {
 }
 #: What :meth:`~specdec_lib.experiments.workbench.ModelPair.choose_heads` chooses for it, on the prompts of the choosing half.
 LAYER, HEADS = 0, [(0, 0)]
+PARTIAL_10, PARTIAL_70 = "PLD, partial drafts, 10", "PLD, partial drafts, 70"
 _TASK_OF = {part.set: task for task, parts in TASKS.items() for part in parts}
 
 
-def prompts(
-    task: str, tokenizer: PreTrainedTokenizerBase, count: int = PROMPTS, root: str | os.PathLike[str] | None = None
-) -> list[Prompt]:
-    """The first ``count`` prompts of a task as plain text; longer ones than :data:`LONGEST` are left out.
-
-    A smaller count gives the beginning of a larger one's prompts.
-    """
+def prompts(task: str, count: int = PROMPTS, root: str | os.PathLike[str] | None = None) -> list[Prompt]:
+    """The first turns of the first ``count`` prompts of a task; a smaller count gives the beginning of a larger one's prompts."""
     sets = [load_task(part.set, root, count, **part.options) for part in TASKS[task]]
     in_turns = [own[place] for place in range(count) for own in sets if place < len(own)]
-    as_text = (replace(one, turns=one.turns[:1], chat=False) for one in in_turns)
-    return [one for one in as_text if len(render(one, tokenizer)) <= LONGEST][:count]
+    return [replace(one, turns=one.turns[:1]) for one in in_turns[:count]]
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
@@ -120,24 +116,70 @@ def made(
     return pd.concat(frames, ignore_index=True)
 
 
-def read(evidence: Evidence) -> pd.DataFrame:
-    """The second model's rows of chapter 4, of which a sample is made again where the model and the sets are at hand."""
-    model = tokenizer = None
-    asked: list[Prompt] = []
-    searched: dict[str, SuffixIndex] = {}
-    if gemma3.at_hand():
-        model, tokenizer = load_model(NAME, "cpu", "float32")
-        searched = {
-            kind: stores.text_store(name, tokenizer, STORED) for kind, name in (("code", "stdlib"), ("chats", "chat"))
-        }
-        try:
-            asked = [prompt for task in TASKS for prompt in prompts(task, tokenizer)]
-        except (MissingData, ValueError):
-            pass
-    make = partial(made, model, tokenizer, drafters(LAYER, HEADS), searched)
-    checksums = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
-    mine = replace(evidence, models={"second": model}, own=())
-    return named(mine.rows("second_model", make, asked, checksums))
+def read(
+    evidence: Evidence, tokenizer: PreTrainedTokenizerBase, layer: int, heads: Sequence[tuple[int, int]]
+) -> dict[str, pd.DataFrame]:
+    """The rows of chapter 4 for both models, by their names, of which a sample is made again where model and sets are at hand.
+
+    ``tokenizer``, ``layer`` and ``heads`` are the target's.
+    """
+    try:
+        asked = [prompt for task in TASKS for prompt in prompts(task)]
+    except (MissingData, ValueError):
+        asked = []
+
+    def rows(name, part, model, tokenizer, copying, asked):
+        searched = {}
+        if model is not None:
+            texts = {"code": "stdlib", "chats": "chat"}
+            searched = {kind: stores.text_store(text, tokenizer, STORED) for kind, text in texts.items()}
+        make = partial(made, model, tokenizer, copying, searched)
+        checksums = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
+        mine = replace(evidence, models={part: model}, own=())
+        return named(mine.rows(name, make, asked, checksums))
+
+    target = evidence.models["target"] if evidence.published else None
+    other = load_model(NAME, "cpu", "float32") if gemma3.at_hand() else (None, None)
+    as_text = [replace(prompt, chat=False) for prompt in asked]
+    return {
+        "SmolLM2": rows("first_model", "target", target, tokenizer, drafters(layer, heads), asked),
+        TITLE: rows("second_model", "second", *other, drafters(LAYER, HEADS), as_text),
+    }
+
+
+def compared(models: Mapping[str, pd.DataFrame], costs: Mapping[int, float]) -> pd.DataFrame:
+    """What the copying methods gain on PLD+'s five tasks, in speed at ``costs``: a row for each comparison, with the ratio of each
+    model and whether they agree (:func:`same_side`), of all outputs and of those that do not end in a loop."""
+    pairs = [(method, "plain") for method in ("PLD", PARTIAL_10, "PLD+ (h)", "PLD+ (a)", "REST", "SuffixDecoding")]
+    pairs += [
+        ("PLD+ (h)", "PLD"),
+        ("PLD+ (h)", PARTIAL_10),
+        ("PLD+ (a)", "PLD"),
+        ("SuffixDecoding", "PLD"),
+        ("REST", "PLD"),
+    ]
+    five = {name: results.with_cost(rows[rows.task.isin(KEYS)], costs) for name, rows in models.items()}
+    found = []
+    for ours, theirs in pairs:
+        row: dict[str, Any] = {"comparison": f"{ours} over {theirs}"}
+        for ending, kept in {"": five, ", no loops": {name: rows[~rows.looped] for name, rows in five.items()}}.items():
+            values = {
+                name: results.rate(rows[rows.method == ours], results.SPEED)
+                if theirs == "plain"
+                else results.ratio(rows, ours, theirs, results.SPEED)
+                for name, rows in kept.items()
+            }
+            row |= {f"{name}{ending}": value for name, value in values.items()} | {
+                f"agree{ending}": same_side(*values.values())
+            }
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def same_side(first: Interval, second: Interval) -> str:
+    """Whether two intervals lie on the same side of 1: yes, no, or open if one of them holds it."""
+    sides = {(value.low > 1) - (value.high < 1) for value in (first, second)}
+    return "open" if 0 in sides else "yes" if len(sides) == 1 else "no"
 
 
 def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interval | int]:
@@ -147,16 +189,15 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
     """
     every = results.with_cost(rows, costs)
     five = every[every.task.isin(KEYS)]
-    partial_10, partial_70 = "PLD, partial drafts, 10", "PLD, partial drafts, 70"
     looped = five[five.method == "PLD"].assign(outputs=1).astype({"looped": int})
     found: dict[str, Any] = {
         "prompts": len(five[["task", "prompt"]].drop_duplicates()),
         "tasks_prompts": len(every[["task", "prompt"]].drop_duplicates()),
         "looped": results.rate(looped, ("looped", "outputs")),
-        "equal_h_over_pldt": results.ratio(five, "PLD+ (h), 10", partial_10),
-        "equal_a_over_pldt": results.ratio(five, "PLD+ (a), 10", partial_10),
-        "k70_h_over_pldt": results.ratio(five, "PLD+ (h)", partial_70),
-        "k70_a_over_pldt": results.ratio(five, "PLD+ (a)", partial_70),
+        "equal_h_over_pldt": results.ratio(five, "PLD+ (h), 10", PARTIAL_10),
+        "equal_a_over_pldt": results.ratio(five, "PLD+ (a), 10", PARTIAL_10),
+        "k70_h_over_pldt": results.ratio(five, "PLD+ (h)", PARTIAL_70),
+        "k70_a_over_pldt": results.ratio(five, "PLD+ (a)", PARTIAL_70),
         "k_last_over_first_h": results.ratio(five, "PLD+ (h), 100", "PLD+ (h), 10"),
         "k_last_over_first_a": results.ratio(five, "PLD+ (a), 100", "PLD+ (a), 10"),
         "k_70_over_10_h_gpu": results.ratio(five, "PLD+ (h)", "PLD+ (h), 10", results.SPEED),
@@ -166,7 +207,7 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
     }
     by_task = {
         ("h_over_pld", "_gpu"): ("PLD+ (h)", "PLD", results.SPEED),
-        ("h_over_pldt", "_gpu"): ("PLD+ (h)", partial_10, results.SPEED),
+        ("h_over_pldt", "_gpu"): ("PLD+ (h)", PARTIAL_10, results.SPEED),
         ("h_over_a", ""): ("PLD+ (h)", "PLD+ (a)", results.PER_PASS),
         ("rest_over_pld", ""): ("REST", "PLD", results.PER_PASS),
     }
