@@ -26,31 +26,33 @@ def main(
     target: str = second_model.NAME,
     prompts: Annotated[int, options.whole_number("of each task, the first")] = second_model.PROMPTS,
     task: Annotated[list[str] | None, options.choice(("choosing", *second_model.TASKS), "may be repeated")] = None,
-    room: Annotated[int, options.whole_number("tokens decoded side by side")] = 24_000,
+    room: Annotated[int, options.whole_number("tokens decoded side by side")] = 40_000,
 ) -> None:
-    """Record the second model's greedy answers."""
+    """Record the second model's greedy answers, those to short prompts first."""
     torch.set_num_threads(1)
     model, tokenizer = load_model(target, "cpu", "float32")
     recorded_runs.as_plain_text(tokenizer)
     weights, (end,), begun = recordings.identity(model), end_tokens(model, None), time.monotonic()
-    for name in task or ("choosing", *second_model.TASKS):
-        longest = 64 if name == "choosing" else second_model.LENGTH
-        asked = choosing() if name == "choosing" else second_model.prompts(name, prompts)
-        contexts = [render(prompt, tokenizer) for prompt in asked]
-        keys = {recordings.key_of(weights, Sampling(), ids): ids for ids in contexts}
-        missing = [key for key in sorted(keys, key=lambda key: len(keys[key])) if recordings.lookup(key) is None]
-        while missing:
-            batch: list[str] = []
-            for key in missing:
-                if batch and (len(keys[key]) + longest) * (len(batch) + 1) > room:
-                    break
-                batch.append(key)
-            outputs = guesses(model, [keys[key] for key in batch], [Sampling()] * len(batch), longest, end)
-            for key, tokens in zip(batch, outputs, strict=True):
-                answer = recordings.Answer(tokens, "eos" if tokens[-1] == end else "length")
-                recordings.keep(key, answer, weights)
-            missing = missing[len(batch) :]
-            print(f"{name}: {len(batch)} answers, {len(missing)} left, {time.monotonic() - begun:.0f} s", flush=True)
+    tasks = task or ("choosing", *second_model.TASKS)
+    asked = {name: choosing() if name == "choosing" else second_model.prompts(name, prompts) for name in tasks}
+    contexts = {}
+    for own in asked.values():
+        for ids in (render(prompt, tokenizer) for prompt in own):
+            contexts[recordings.key_of(weights, Sampling(), ids)] = ids
+    missing = [key for key in sorted(contexts, key=lambda key: len(contexts[key])) if recordings.lookup(key) is None]
+    while missing:
+        batch: list[str] = []
+        for key in missing:
+            if batch and (len(contexts[key]) + second_model.LENGTH) * (len(batch) + 1) > room:
+                break
+            batch.append(key)
+        ids = [contexts[key] for key in batch]
+        for key, tokens in zip(
+            batch, guesses(model, ids, [Sampling()] * len(batch), second_model.LENGTH, end), strict=True
+        ):
+            recordings.keep(key, recordings.Answer(tokens, "eos" if tokens[-1] == end else "length"), weights)
+        missing = missing[len(batch) :]
+        print(f"{len(batch)} answers, {len(missing)} left, {time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

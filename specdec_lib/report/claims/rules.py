@@ -417,12 +417,12 @@ def size_ratio(value: Number | None, low: float, high: float) -> float | None:
 
 
 def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
-    """One row per claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, and ``claim`` itself."""
+    """One row per claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, ``agreement`` and ``claim`` itself."""
     rows = []
     for claim in claims:
         paper, where = claim.paper.split(", ", 1)
-        rows.append((claim.id, paper, where, claim.says, verdict(claim, tables), claim))
-    return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "claim"])
+        rows.append((claim.id, paper, where, claim.says, verdict(claim, tables), agreement(claim, tables), claim))
+    return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "agreement", "claim"])
 
 
 def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -443,8 +443,9 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
-    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; and ``changed``, how
-    many have a rule that was changed after a result was known."""
+    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; ``changed``, how
+    many have a rule that was changed after a result was known; and on how many two models agree, disagree or leave it open
+    (``models_agree`` and so on)."""
     keys = {
         HOLDS: "holds",
         PARTLY: "holds_in_part",
@@ -455,4 +456,6 @@ def counts(judged: pd.DataFrame) -> dict[str, Number]:
     }
     found = {key: Number(int((judged.verdict == name).sum())) for name, key in keys.items()}
     changed = sum(bool(claim.changed) for claim in judged.claim)
+    models = {AGREE: "models_agree", DISAGREE: "models_disagree", UNDECIDED: "models_undecided"}
+    found |= {key: Number(int((judged.agreement == name).sum())) for name, key in models.items()}
     return {"all": Number(len(judged)), "changed": Number(changed), **found}

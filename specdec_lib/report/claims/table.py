@@ -126,8 +126,10 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         needed = rules.prompts_to_decide(claim, tables)
         said["To decide"] = needed and f"About {needed:,} prompts would decide this claim, if the estimate stays."
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
-        agree, other = rules.agreement(claim, tables), claim.of_second_model()
-        said["Second model"] = agree and f"By the same rule the verdict is: {rules.verdict(other, tables)}. So {agree}."
+        other = claim.of_second_model()
+        said["Second model"] = (
+            row.agreement and f"By the same rule the verdict is: {rules.verdict(other, tables)}. So {row.agreement}."
+        )
         said |= {
             "Thresholds": claim.threshold,
             "No interval": claim.no_interval_because,
@@ -136,7 +138,7 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         }
         listed = {
             "Numbers that decide": lines(_decisive(claim, tables)),
-            "Numbers of the second model": lines(_decisive(other, tables) if agree else ()),
+            "Numbers of the second model": lines(_decisive(other, tables) if row.agreement else ()),
             "Published": lines(sizes(claim, tables)),
         }
         rows.append(

@@ -123,7 +123,8 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.cost) == set(rules.PASS_COSTS) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
     judged = pd.DataFrame(
-        {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "claim": [ROW, ROW, replace(ROW, changed="x")]}
-    )
+        {"verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY], "agreement": ["", rules.AGREE, rules.UNDECIDED],
+         "claim": [ROW, ROW, replace(ROW, changed="x")]}
+    )  # fmt: skip
     found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
-    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1}
+    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1, "models_agree": 1, "models_undecided": 1}
