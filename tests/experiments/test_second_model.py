@@ -64,36 +64,41 @@ def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, 
         own = rows[(rows.prompt == prompt.id) & rows.method.isin(expected)]
         columns = [name for name in own if not name.endswith("_s")]
         assert evidence.differences(results.table(recording, runs)[columns], own[columns], columns) == []
-    assert set(second_model.named(rows).task) == {"code completion", "short text editing"}
 
 
-def test_rows_of_both_models_are_checked_with_them_and_read_without(asked, model, tokenizer, tmp_path, monkeypatch):
+def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, tokenizer, tmp_path, monkeypatch):
     copying, searched, prompts, make = asked
     digests = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
-    monkeypatch.setenv(evidence.MAKE, "04")
-    for name, part in (("first_model", "target"), ("second_model", "second")):
-        Evidence("04", {part: model}, folder=tmp_path).rows(name, make, prompts, digests)
+    monkeypatch.setenv(evidence.MAKE, "04/second_model")
+    Evidence("04", {"second": model}, folder=tmp_path).rows("second_model", make, prompts, digests)
     monkeypatch.delenv(evidence.MAKE)
-    monkeypatch.setattr(second_model, "drafters", lambda layer, heads: copying)
-    monkeypatch.setattr(second_model, "prompts", lambda task: prompts[:1] if task == "code completion" else [])
-    monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
-    monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
-
-    def read(own=()):
-        book = Evidence("04", {"target": model}, own=own, folder=tmp_path)
-        return second_model.read(book, tokenizer, 1, [(0, 0)]), book.outcomes
-
-    without, outcomes = read()
-    assert [(outcome.again, outcome.unchecked) for outcome in outcomes] == [
-        (1, ()), (0, ("all, since the second model is not at hand",)),
-    ]  # fmt: skip
+    book = Evidence("04", {"target": None}, own=["target"], folder=tmp_path)
+    alone = second_model.read(book)
+    assert book.outcomes[0].again == 0 and "the second model is not at hand" in book.outcomes[0].unchecked[0]
     gemma3.path().parent.mkdir(parents=True)
     gemma3.path().touch()
-    for own, again in (((), [1, 1]), (["target"], [0, 1])):  # a reader's own target is not SmolLM2
-        found, outcomes = read(own)
-        assert [outcome.again for outcome in outcomes] == again
-        for name in ("SmolLM2", "Gemma 3 270M"):
-            pd.testing.assert_frame_equal(found[name], without[name])
+    monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
+    monkeypatch.setattr(second_model, "drafters", lambda layer, heads: copying)
+    monkeypatch.setattr(second_model, "prompts", lambda task: prompts[:1] if task == "code completion" else [])
+    monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
+    pd.testing.assert_frame_equal(alone, second_model.read(book))
+    assert (book.outcomes[1].again, book.outcomes[1].unchecked) == (1, ())
+
+
+def test_both_models_are_compared_on_the_same_first_turns_decoded_greedily():
+    base = {"task": "humaneval", "set": "humaneval", "prompt": "1", "turn": 0, "temperature": 0.0}
+    others = [
+        {"prompt": "2"},
+        {"turn": 1},
+        {"temperature": 1.0},
+        {"set": "humaneval-chat"},
+        {"task": "xatu/asset", "set": "xatu"},
+    ]
+    published = pd.DataFrame([base, *(base | other for other in others)]).assign(tokens=range(6))
+    second = pd.DataFrame([base, base]).drop(columns="set").assign(method=["PLD", "REST"])
+    both = second_model.of_both(second, published)
+    assert both["SmolLM2"].tokens.tolist() == [0] and both["Gemma 3 270M"].method.tolist() == ["PLD", "REST"]
+    assert {task for rows in both.values() for task in rows.task} == {"code completion"}
 
 
 def counted(passes):

@@ -1,8 +1,8 @@
-"""The copying methods on answers of two models of different families, SmolLM2 and Gemma 3 270M, greedily, to the papers' prompts.
+"""The copying methods on answers of a second model, of another family than SmolLM2: Gemma 3 270M, greedily, to the papers' prompts.
 
-Gemma is a base model, so that each prompt is given to it as plain text. Both are asked the first turn alone and write equally
-many tokens. Gemma's answers are not part of the project; rows of counts of them are. Where it is not in the cache, these are read
-and none is made again.
+It is a base model, so that each prompt is given to it as plain text, the first turn alone. Its answers are not part of the
+project; rows of counts of them are. Where it is not in the cache, these are read and none is made again. SmolLM2's rows on the
+same prompts are those of the papers' prompts.
 """
 
 from __future__ import annotations
@@ -80,11 +80,6 @@ def prompts(task: str, count: int = PROMPTS, root: str | os.PathLike[str] | None
     return [replace(one, turns=one.turns[:1]) for one in in_turns[:count]]
 
 
-def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows under the names of :data:`TASKS`, instead of those of their sets."""
-    return rows.assign(task=rows.task.map(_TASK_OF))
-
-
 def drafters(layer: int, heads: Sequence[tuple[int, int]]) -> dict[str, Drafter]:
     """The copying methods without a store, under the names that the rows of published prompts have."""
     made: dict[str, Drafter] = {"PLD": PromptLookup(3, 10)}
@@ -116,35 +111,30 @@ def made(
     return pd.concat(frames, ignore_index=True)
 
 
-def read(
-    evidence: Evidence, tokenizer: PreTrainedTokenizerBase, layer: int, heads: Sequence[tuple[int, int]]
-) -> dict[str, pd.DataFrame]:
-    """The rows of chapter 4 for both models, by their names, of which a sample is made again where model and sets are at hand.
+def read(evidence: Evidence) -> pd.DataFrame:
+    """The second model's rows of chapter 4, of which a sample is made again where the model and the prompts are at hand."""
+    model = tokenizer = None
+    asked: list[Prompt] = []
+    searched: dict[str, SuffixIndex] = {}
+    if gemma3.at_hand():
+        model, tokenizer = load_model(NAME, "cpu", "float32")
+        texts = {"code": "stdlib", "chats": "chat"}
+        searched = {kind: stores.text_store(text, tokenizer, STORED) for kind, text in texts.items()}
+        try:
+            asked = [replace(prompt, chat=False) for task in TASKS for prompt in prompts(task)]
+        except (MissingData, ValueError):
+            asked = []
+    make = partial(made, model, tokenizer, drafters(LAYER, HEADS), searched)
+    checksums = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
+    return replace(evidence, models={"second": model}, own=()).rows("second_model", make, asked, checksums)
 
-    ``tokenizer``, ``layer`` and ``heads`` are the target's.
-    """
-    try:
-        asked = [prompt for task in TASKS for prompt in prompts(task)]
-    except (MissingData, ValueError):
-        asked = []
 
-    def rows(name, part, model, tokenizer, copying, asked):
-        searched = {}
-        if model is not None:
-            texts = {"code": "stdlib", "chats": "chat"}
-            searched = {kind: stores.text_store(text, tokenizer, STORED) for kind, text in texts.items()}
-        make = partial(made, model, tokenizer, copying, searched)
-        checksums = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
-        mine = replace(evidence, models={part: model}, own=())
-        return named(mine.rows(name, make, asked, checksums))
-
-    target = evidence.models["target"] if evidence.published else None
-    other = load_model(NAME, "cpu", "float32") if gemma3.at_hand() else (None, None)
-    as_text = [replace(prompt, chat=False) for prompt in asked]
-    return {
-        "SmolLM2": rows("first_model", "target", target, tokenizer, drafters(layer, heads), asked),
-        TITLE: rows("second_model", "second", *other, drafters(LAYER, HEADS), as_text),
-    }
+def of_both(second: pd.DataFrame, published: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By the models' names their rows on the same prompts, under the names of :data:`TASKS`; ``published`` are SmolLM2's rows on
+    the papers' prompts."""
+    greedy = (published.temperature == 0) & (published.turn == 0) & (published["set"] != "humaneval-chat")
+    first = published[greedy].merge(second[["task", "prompt"]].drop_duplicates(), on=["task", "prompt"])
+    return {name: rows.assign(task=rows.task.map(_TASK_OF)) for name, rows in {"SmolLM2": first, TITLE: second}.items()}
 
 
 def compared(models: Mapping[str, pd.DataFrame], costs: Mapping[int, float]) -> pd.DataFrame:
