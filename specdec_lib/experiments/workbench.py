@@ -22,6 +22,7 @@ from specdec_lib.drafters import PromptLookupHidden
 from specdec_lib.drafters.pass_costs import CURVES, PassCosts
 from specdec_lib.drafters.tree_probabilities import TreeProbabilities
 from specdec_lib.experiments.data import prompts, stores
+from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.recordings import record_once
@@ -30,6 +31,11 @@ from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import DraftHead
 from specdec_lib.lazy import former_attribute, former_keywords
 from specdec_lib.models.fingerprint import fingerprint
+
+
+def choosing() -> list[Prompt]:
+    """The prompts on whose first 64 tokens of an answer layer and heads of PLD+ are chosen."""
+    return prompts.load("choose", prompts.COPYING, 8)
 
 
 def companions(target: PreTrainedModel) -> Path:
@@ -145,7 +151,7 @@ class ModelPair:
 
     def choose_heads(self) -> None:
         """Choose PLD+'s layer and eight heads on prompts of the choosing half, and note them."""
-        asked = prompts.load("choose", prompts.COPYING, 8)
+        asked = choosing()
         layers = tuple(range(decoder_config(self.target).num_hidden_layers + 1))
         everything = induction.every_head(self.target) | Capture(layers)
         tuned = record_once(self.target, self.tokenizer, asked, None, 64, everything)

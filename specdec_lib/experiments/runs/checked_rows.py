@@ -70,13 +70,14 @@ class Outcome:
 class CheckedRows:
     """The rows of a chapter for the models of this run.
 
+    A model that is None is not at hand: its rows are read, and none is made again.
     ``own`` names the parameters that make this a reader's own run, of whose rows nothing is committed: they are made live, for
     ``own_prompts`` prompts of each task. ``origin`` is written with rows that are made. ``seed`` draws the sample; a number of its
     own for each run.
     """
 
     chapter: str
-    models: Mapping[str, PreTrainedModel]
+    models: Mapping[str, PreTrainedModel | None]
     own: Collection[str] = ()
     own_prompts: int = 2
     origin: Mapping[str, str] = field(default_factory=dict)
@@ -122,12 +123,22 @@ class CheckedRows:
             mine = replace(self, models=parts, own=self.own if parts else ())
             return mine.rows(name, make, prompts, stores, key, drafters=drafters)
         full, stores = f"{self.chapter}/{name}", stores or {}
+        absent = [part for part, model in self.models.items() if model is None]
+        if absent and (self.own or self._makes(name)):
+            raise row_files.RowsError(
+                f"the rows {full} are of a {absent[0]} model, which is not at hand; fetch it first"
+            )
         make_all = make if drafters is None else partial(make, drafters=drafters)
         if self._makes(name):
             return self._made(full, make_all, prompts, stores, key)
         if self.own:
             return make_all(first_of_each(prompts, self.own_prompts))
         frame, about = row_files.read(full, self.folder)
+        if absent:
+            asked = len(frame[["task", "prompt"]].drop_duplicates())
+            left_out = f"all, since the {absent[0]} model is not at hand"
+            self.outcomes.append(Outcome(full, len(frame), asked, 0, unchecked=(left_out,)))
+            return frame
         for part, model in self.models.items():
             if about["models"].get(part) != fingerprint(model):
                 raise row_files.RowsError(

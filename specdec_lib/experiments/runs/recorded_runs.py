@@ -36,17 +36,28 @@ STATES = ("cold", "warm")
 #: Tokens that every method decodes before any time counts.
 WARM_UP = 8
 
+#: A chat as plain text: its turns, and the answers before the last one, with an empty line between them.
+PLAIN_TEXT = (
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\n\n' }}{% endif %}{% endfor %}"
+)
+
 #: Parameters below which a model's steps on the CPU are too short for more than one thread.
 ONE_THREAD = 50_000_000
 
 
 def load_pair(
-    target: str | Path, draft: str | Path, device: str = "auto", dtype: str = "auto", *, chat: bool = True
+    target: str | Path,
+    draft: str | Path,
+    device: str = "auto",
+    dtype: str = "auto",
+    *,
+    chat: bool = True,
+    plain_text: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a target, a draft and their tokenizer without progress bars.
 
     Before any weights are read, two that do not share a tokenizer are rejected, and, if ``chat`` is set as the book's prompts
-    need it, a target without a chat template.
+    need it, a target without a chat template; ``plain_text`` gives it the prompts as plain text (:func:`as_plain_text`).
 
     On the CPU a target below :data:`ONE_THREAD` parameters is decoded on one thread of torch from then on: its steps
     are too short to share, and two threads wait for each other tens of times as long as they compute when another
@@ -61,9 +72,11 @@ def load_pair(
             raise ValueError(
                 f"the tokenizers of target {str(target)!r} and draft {str(draft)!r} differ; choose models that share one"
             )
-        if chat:
+        if chat and not plain_text:
             check_template(target, known)
         model, tokenizer = load_model(target, device, dtype)
+        if plain_text:
+            as_plain_text(tokenizer)
         small, _ = load_model(draft, device, dtype)
     finally:
         if shown:
@@ -78,9 +91,15 @@ def check_template(target: str | Path, tokenizer: PreTrainedTokenizerBase | None
     tokenizer = tokenizer or load_tokenizer(target)
     if tokenizer.chat_template is None:
         raise ValueError(
-            f"the prompts are chats and the tokenizer of {str(target)!r} has no chat template; choose a chat model, or give its "
-            "folder a chat_template.jinja"
+            f"the prompts are chats and the tokenizer of {str(target)!r} has no chat template; choose a chat model, give its "
+            "folder a chat_template.jinja, or set the parameter plain_text of a chapter"
         )
+
+
+def as_plain_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let chats be rendered as plain text, as the tokenizer would read it: with its token for a beginning, if it sets one."""
+    begins = tokenizer("")["input_ids"] == [tokenizer.bos_token_id]
+    tokenizer.chat_template = ("{{ bos_token }}" if begins else "") + PLAIN_TEXT
 
 
 def each_turn(

@@ -6,6 +6,8 @@ interval holds the threshold. A claim holds if all conditions of ``holds`` are t
 ``construction`` explains, that is no evidence for the paper and has a verdict of its own, with or without conditions. Otherwise
 it holds in part if the case ``partly``, a part that the paper could live with, is true. It does not hold here if a condition of
 ``holds`` is false, and is not resolved if what decides is open: then it says how many prompts would decide.
+
+Where ``second`` names the numbers of a second model, the same rule judges these too (:func:`agreement`).
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ from specdec_lib.report.numbers import Number
 HOLDS, PARTLY, FAILS, CONSTRUCTED = "holds", "holds in part", "does not hold here", "true by construction"
 UNRESOLVED, UNTESTABLE, NO_NUMBER = "not resolved", "not testable here", "no number yet"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNRESOLVED, CONSTRUCTED, UNTESTABLE, NO_NUMBER)
+#: What the second model's numbers say of a verdict.
+AGREE, DISAGREE, UNDECIDED = "both models agree", "the models disagree", "not resolved whether both models agree"
 #: The cost of a pass behind a headline's number.
 PASS_COSTS = {
     "here": "our EPYC",
@@ -239,6 +243,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     untestable: Text = ""
     published: dict[str, str] = Field({}, description="a list of ids, or by key an expression over ids")
     headline: tuple[Headline, ...] = Field((), description="a list of mappings with a label")
+    second: dict[str, str] = Field({}, description="by the beginning of a key that of the second model's")
     measured: Text = ""
     threshold: Text = ""
     no_interval_because: Text = ""
@@ -256,6 +261,15 @@ class Claim(BaseModel, extra="forbid", frozen=True):
         named = [key for condition in self.conditions for key in condition.keys]
         named += [key for key in self.published if "/" in key] + [key for row in self.headline for key in row.ours]
         return tuple(dict.fromkeys(named))
+
+    def of_second_model(self) -> Claim:
+        """The same rule about the second model's numbers: each key with its beginning as ``second`` has it."""
+
+        def twin(condition: Condition) -> Condition:
+            return parse_condition(" ".join(_twin(word, self.second) for word in condition.text.split(" ")))
+
+        partly = self.partly and Partly(self.partly.how, tuple(map(twin, self.partly.conditions)))
+        return self.model_copy(update={"holds": tuple(map(twin, self.holds)), "partly": partly, "second": {}})
 
     @field_validator("partly", mode="before")
     @classmethod
@@ -299,12 +313,21 @@ class Claim(BaseModel, extra="forbid", frozen=True):
             raise ClaimError("'rule' names a case 'in part' and there is no 'partly', or the other way round")
         if self.construction and self.partly:
             raise ClaimError("a claim that is true by construction has no case 'partly'")
+        if odd := [text for pair in self.second.items() for text in pair if "/" not in text]:
+            raise ClaimError(f"second has {odd[0]!r}; expected by the beginning of a key that of the second model's")
+        own = [key for c in self.conditions for key in c.keys if self.second and _twin(key, self.second) == key]
+        if own:
+            raise ClaimError(f"second has no beginning of {own[0]!r}; expected one for each key of the conditions")
         for chosen in {side for c in self.conditions for side in (c.left, c.right) if side.factor not in (0, 1)}:
             if not re.search(rf"(?<![\d.]){re.escape(f'{chosen.factor:g}')}(?![\d.]*\d)", self.threshold):
                 raise ClaimError(f"the field 'threshold' does not say why {chosen.factor:g} was chosen")
         if any("/" in key for key in self.published) and not self.why:
             raise ClaimError("a published size without 'why'; expected the reason in case it is not ours")
         return self
+
+
+def _twin(key: str, second: Mapping[str, str]) -> str:
+    return next((new + key.removeprefix(old) for old, new in second.items() if key.startswith(old)), key)
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:
@@ -348,6 +371,28 @@ def _by_rule(claim: Claim, truths: Mapping[Condition, Truth]) -> str:
     return UNRESOLVED if whole is Truth.OPEN else FAILS
 
 
+def agreement(claim: Claim, tables: Tables) -> str:
+    """Whether the second model's numbers give a claim the same verdict by the same rule; empty where there are none.
+
+    The models agree if both verdicts are the same and resolved. They disagree if the verdicts differ and a condition is true of one
+    model and false of the other, each with its whole interval. Otherwise an interval is too wide to say.
+    """
+    if not claim.second:
+        return ""
+    other = claim.of_second_model()
+    verdicts = verdict(claim, tables), verdict(other, tables)
+    if {NO_NUMBER, UNTESTABLE} & set(verdicts):
+        return ""
+    if verdicts[0] == verdicts[1] != UNRESOLVED:
+        return AGREE
+    exact = bool(claim.no_interval_because)
+    pairs = (
+        {one.truth(tables, exact), twin.truth(tables, exact)}
+        for one, twin in zip((*claim.holds, *claim.partly), (*other.holds, *other.partly), strict=True)
+    )
+    return DISAGREE if verdicts[0] != verdicts[1] and {Truth.TRUE, Truth.FALSE} in pairs else UNDECIDED
+
+
 def prompts_to_decide(claim: Claim, tables: Tables) -> int | None:
     """How many prompts would give a claim that is not resolved another verdict, if the estimates stay.
 
@@ -377,12 +422,12 @@ def size_ratio(value: Number | None, low: float, high: float) -> float | None:
 
 
 def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
-    """One row per claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, and ``claim`` itself."""
+    """One row per claim: ``id``, ``paper`` (its name), ``where``, ``says``, ``verdict``, ``agreement`` and ``claim`` itself."""
     rows = []
     for claim in claims:
         paper, where = claim.paper.split(", ", 1)
-        rows.append((claim.id, paper, where, claim.says, verdict(claim, tables), claim))
-    return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "claim"])
+        rows.append((claim.id, paper, where, claim.says, verdict(claim, tables), agreement(claim, tables), claim))
+    return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "agreement", "claim"])
 
 
 def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -403,8 +448,9 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
-    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; and ``changed``, how
-    many have a rule that was changed after a result was known."""
+    """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; ``changed``, how
+    many have a rule that was changed after a result was known; and on how many two models agree, disagree or leave it open
+    (``models_agree`` and so on)."""
     keys = {
         HOLDS: "holds",
         PARTLY: "holds_in_part",
@@ -415,4 +461,6 @@ def counts(judged: pd.DataFrame) -> dict[str, Number]:
     }
     found = {key: Number(int((judged.verdict == name).sum())) for name, key in keys.items()}
     changed = sum(bool(claim.changed) for claim in judged.claim)
+    models = {AGREE: "models_agree", DISAGREE: "models_disagree", UNDECIDED: "models_undecided"}
+    found |= {key: Number(int((judged.agreement == name).sum())) for name, key in models.items()}
     return {"all": Number(len(judged)), "changed": Number(changed), **found}

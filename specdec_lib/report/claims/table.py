@@ -82,6 +82,14 @@ def _to_decide(condition: Condition, tables: Tables) -> str:
     return f"; {needed:,} prompts instead of {now:,} would decide" if needed else ""
 
 
+def _decisive(claim: Claim, tables: Tables) -> Iterable[str]:
+    """Each condition with its numbers, what came of it unless it is true, and what would decide it if it is open."""
+    return (
+        f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}{_to_decide(condition, tables)}"
+        for condition, (text, found, truth) in zip(claim.conditions, condition_truths(claim, tables), strict=True)
+    )
+
+
 #: How sure a verdict is, for the filter: what speaks against building on it, the weightiest first.
 SURE = {
     "turned": "another verdict with other prompts",
@@ -118,17 +126,21 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         needed = rules.prompts_to_decide(claim, tables)
         said["To decide"] = needed and f"About {needed:,} prompts would decide this claim, if the estimate stays."
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
+        other = claim.of_second_model()
+        said["Second model"] = (
+            row.agreement and f"By the same rule the verdict is: {rules.verdict(other, tables)}. So {row.agreement}."
+        )
         said |= {
             "Thresholds": claim.threshold,
             "No interval": claim.no_interval_because,
             "Note": claim.note,
             "How sure": SURE[sure],
         }
-        conditions = (
-            f"{text}: {found}{'' if truth is Truth.TRUE else f'; {truth.value}'}{_to_decide(condition, tables)}"
-            for condition, (text, found, truth) in zip(claim.conditions, condition_truths(claim, tables), strict=True)
-        )
-        listed = {"Numbers that decide": lines(conditions), "Published": lines(sizes(claim, tables))}
+        listed = {
+            "Numbers that decide": lines(_decisive(claim, tables)),
+            "Numbers of the second model": lines(_decisive(other, tables) if row.agreement else ()),
+            "Published": lines(sizes(claim, tables)),
+        }
         rows.append(
             f'<details id="claim-{row.id}" data-verdict="{row.verdict}" data-paper="{row.paper}" data-sure="{SURE[sure]}">'
             f"<summary><b>{row.verdict}</b> <span>{row.paper}: {escape(row.says)}</span>{_size(claim, tables)}</summary>"

@@ -78,6 +78,15 @@ def test_a_row_of_the_table_says_numbers_verdict_and_reason(slow, verdict, said)
     assert ("<b>Why.</b> A small store." in html) == (verdict not in (rules.NO_NUMBER, rules.UNTESTABLE))
 
 
+def test_a_row_says_what_the_same_rule_makes_of_a_second_model():
+    claim = ROW.model_copy(update={"holds": ROW.holds[:1], "second": {"03/": "04/second_"}})
+    tables = {"03": CHAPTER, "04": {"second_speed": Number(0.9, 0.8, 0.95)}}
+    html = table.to_html(rules.judge([claim], tables), tables)
+    assert "the verdict is: does not hold here. So the models disagree." in html
+    assert "04/second_<wbr>speed &gt; 1: 0.9" in html
+    assert "second model" not in table.to_html(rules.judge([claim], NUMBERS), NUMBERS).lower()
+
+
 def test_how_sure_a_verdict_is_names_what_weighs_most_against_it():
     changed = ROW.model_copy(update={"changed": "x"})
     cases = [
@@ -115,8 +124,9 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     judged = pd.DataFrame(
         {
             "verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY],
+            "agreement": ["", rules.AGREE, rules.UNDECIDED],
             "claim": [ROW, ROW, ROW.model_copy(update={"changed": "x"})],
         }
     )
     found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
-    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1}
+    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1, "models_agree": 1, "models_undecided": 1}

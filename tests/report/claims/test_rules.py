@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -114,6 +115,26 @@ def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, 
     assert verdict(claim, a=first, b=second) == expected
 
 
+@pytest.mark.parametrize("first, second, expected", [
+    ((YES, YES), (YES, YES), rules.AGREE), ((NO, NO), (NO, NO), rules.AGREE),
+    ((YES, NO), (NO, YES), rules.AGREE),  # in part for both
+    ((YES, YES), (NO, YES), rules.DISAGREE), ((NO, NO), (NO, YES), rules.DISAGREE),
+    ((YES, YES), (YES, MAYBE), rules.UNDECIDED), ((MAYBE, MAYBE), (MAYBE, MAYBE), rules.UNDECIDED),
+    ((NO, NO), (MAYBE, MAYBE), rules.UNDECIDED),
+    ((YES, YES), (YES, None), ""), ((YES, YES), (NONE, NO), ""),  # there is nothing to compare
+])  # fmt: skip
+def test_two_models_agree_if_one_rule_gives_both_the_same_verdict(tmp_path, first, second, expected):
+    row = ROW | PARTS | {"no_interval_because": "", "holds": ["03/a > 1", "03/b > 1"], "partly": "some"}
+    (claim,) = load(tmp_path, row | {"second": {"03/": "04/second_"}})
+    tables = {
+        chapter: {prefix + name: value_of(value) for name, value in zip("ab", values, strict=True) if value is not None}
+        for chapter, prefix, values in (("03", "", first), ("04", "second_", second))
+    }
+    assert rules.agreement(claim, tables) == expected
+    assert rules.agreement(replace(claim, second={}), tables) == ""
+    assert [c.text for c in claim.of_second_model().holds] == ["04/second_a > 1", "04/second_b > 1"]
+
+
 def prompts_needed(text, value, low, high, prompts=10):
     number = Number(value, low, high, prompts=prompts)
     return rules.parse_condition(text).prompts_to_decide({"03": {"x": number}})
@@ -222,7 +243,8 @@ SIZE = "rest-t1-he-greedy-7b"
     ({"headline": [{"label": "x", "fast": "here"}]}, "each with one of"), ({"partly": ["03/fast > 1"]}, "in part"), (PARTS, "in part"),
     (PARTS | {"partly": "some"}, "'some' of 1 conditions"), (PARTS | {"partly": "most"}, "partly is 'most'"),
     (PARTS | {"partly": {"none": ["03/fast > 1"]}}, "partly is"), (PARTS | {"partly": []}, "partly is"),
-    (PARTS | {"partly": ["03/fast"]}, "condition"), ({"id": "b"}, "two claims have the id 'b'"),
+    (PARTS | {"partly": ["03/fast"]}, "condition"), ({"second": {"03/fast": "04/fast"}}, "no beginning of '03/slow'"),
+    ({"second": ["03/fast"]}, "second is"), ({"second": {"03/": 4}}, "second is"), ({"id": "b"}, "two claims have the id 'b'"),
 ])  # fmt: skip
 def test_a_malformed_row_is_refused_by_name(tmp_path, change, message):
     with pytest.raises(ClaimError, match=message):
