@@ -63,7 +63,7 @@ def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, 
         runs = {name: recorded_runs.replay_all(recording, drafter) for name, drafter in expected.items()}
         own = rows[(rows.prompt == prompt.id) & rows.method.isin(expected)]
         columns = [name for name in own if not name.endswith("_s")]
-        assert checked_rows.differences(results.table(recording, runs)[columns], own[columns], columns) == []
+        assert checked_rows.(results.table(recording, runs)[columns], own[columns], columns) == []
 
 
 def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, tokenizer, tmp_path, monkeypatch):
