@@ -7,7 +7,7 @@ import pytest
 from specdec_lib.drafters import PromptLookup, Rest
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.runs import checked_rows, recorded_runs, results, second_model
+from specdec_lib.experiments.runs import checked_rows, recorded_runs, results, row_files, second_model
 from specdec_lib.experiments.runs.checked_rows import CheckedRows
 from specdec_lib.experiments.runs.papers_prompts import INPUT_GUIDED
 from specdec_lib.experiments.statistics.intervals import Interval
@@ -63,7 +63,7 @@ def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, 
         runs = {name: recorded_runs.replay_all(recording, drafter) for name, drafter in expected.items()}
         own = rows[(rows.prompt == prompt.id) & rows.method.isin(expected)]
         columns = [name for name in own if not name.endswith("_s")]
-        assert checked_rows.(results.table(recording, runs)[columns], own[columns], columns) == []
+        assert row_files.differences(results.table(recording, runs)[columns], own[columns], columns) == []
 
 
 def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, tokenizer, tmp_path, monkeypatch):
