@@ -1,4 +1,4 @@
-"""Committed rows of counts that every build reads (:mod:`row_files`), after a sample of them was made again and compared.
+"""The committed rows of ``data/rows``, of which every build makes a sample again and compares it.
 
 evidence = report.evidence("01", target=model, draft=small)
 runs = evidence.rows("greedy", make, prompts)     # make(prompts) gives a frame, as results.table does
