@@ -361,9 +361,10 @@ def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
     small = perturbed(llama)
     head = head_of(small)
+    head.story["training"] = {"reject_weight": 6.0}
     outputs = outputs_of(llama, small)[3:5]
     passes = [one.passed for one in outputs]
-    found = chapter.drafted_token_rows(outputs, {"one": head}, 6.0)
+    found = chapter.drafted_token_rows(outputs, {"one": head})
     assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert found.prompt.tolist() == [name for name, p in zip("34", passes, strict=True) for _ in p.agreement]
     assert found.place.tolist() == [place for p in passes for place in range(len(p.agreement))]

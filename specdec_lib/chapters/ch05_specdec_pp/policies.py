@@ -7,6 +7,7 @@ second prompt of a set and compared on the others, by rates and ratios of the ro
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -298,17 +299,30 @@ def shipped_heads(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list
     return [head for head in heads if not head.sees_confidence], [head for head in heads if head.sees_confidence]
 
 
-def drafted_token_rows(
-    outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_weight: float
-) -> pd.DataFrame:
+def coarse_heads(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, list[AcceptanceHead]]:
+    """The acceptance heads of a :func:`~specdec_lib.chapters.ch05_specdec_pp.coarser_draft.coarser` draft model by their kind,
+    ``"acceptance"`` for the paper's settings, one per training seed; ValueError for heads of another draft model."""
+    folder, found = companions(target) / "head-coarse", defaultdict(list)
+    for path in sorted(folder.glob("*.safetensors")):
+        found[path.stem.rpartition("-")[0]].append(AcceptanceHead.load(path))
+    if not found or any(head.draft != fingerprint(draft) for heads in found.values() for head in heads):
+        raise ValueError(
+            f"{folder} holds no heads of this draft model; train some with scripts/train_companions.py --kind coarse-acceptance"
+        )
+    return dict(found)
+
+
+def drafted_token_rows(outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead]) -> pd.DataFrame:
     """Rows of the drafted tokens that decoding meets, of method ``"draft model"``: :attr:`Output.about`, ``place`` in the output,
     ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft model, and by head the predicted
-    acceptance, without the loss's weight of rejections."""
+    acceptance, without the weight that its loss gave to rejections."""
     parts = []
     for one in outputs:
         found = one.passed.examples()
         said = {
-            name: without_loss_weight(head.probability(found.states, found.confidence), reject_weight)
+            name: without_loss_weight(
+                head.probability(found.states, found.confidence), head.story["training"]["reject_weight"]
+            )
             for name, head in heads.items()
         }
         own = {"accepted": found.acceptance.double(), "confidence": found.confidence.double()} | said
