@@ -1,8 +1,9 @@
 """Train what SmolLM2 drafts with, on answers that own_answers.py wrote: Medusa, Hydra, EAGLE, and SpecDec++'s acceptance heads.
 
 The acceptance heads are of the draft model that choose_draft.py ships. They learn from greedy answers, where a drafted token is
-accepted if it is the answer's. ``--kind coarse-acceptance`` trains those of the coarser draft model of chapter 5, for which
-``--count 120 --epochs 10 --device cpu`` made the shipped ones. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing half of the book's prompts.
+accepted if it is the answer's. ``--kind coarse-acceptance`` trains those of the coarser draft model of chapter 5; with
+``--count 120 --epochs 10 --device cpu`` it made the shipped ones. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing
+half of the book's prompts.
 ``--go-on`` trains heads further that draft. So EAGLE's went on from its file of commit f658062f, with products in bfloat16:
 ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``. Heads replace a file only if their held-out loss is less.
 
