@@ -75,7 +75,6 @@ def made_plays():
                 ("confidence, two or more", "threshold = 0.4", 8),
                 ("SpecDec++", "h = 0.3", 5),
                 ("SpecDec++, equal weights", "h = 0.3", 6),
-                ("SpecDec++, unmixed", "h = 0.3", 4),
                 ("SpecDec++, linear", "h = 0.3", 5),
                 ("oracle", "", 4),
             ):
@@ -95,15 +94,7 @@ def made_plays():
 def test_numbers_of_rows_that_are_known():
     met = pd.DataFrame(
         [
-            {
-                "task": task,
-                "prompt": str(prompt),
-                "turn": 0,
-                "seed": 0,
-                "accepted": accepted,
-                "mixed": 0.9,
-                "unmixed": 0.7,
-            }
+            {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "accepted": accepted}
             for task, share in zip(coarser_draft.SETS.values(), (2, 3, 4), strict=True)
             for prompt in range(8)
             for accepted in [1.0] * share + [0.0] * (5 - share)
@@ -112,12 +103,10 @@ def test_numbers_of_rows_that_are_known():
     found = coarser_draft.numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
     assert [found[f"coarse_agreement_{key}"].value for key in coarser_draft.SETS] == pytest.approx([0.4, 0.6, 0.8])
     assert found["coarse_agreement_math_minus_chat"].value == pytest.approx(0.4)
-    assert found["coarse_mixed_minus_accepted"].value == pytest.approx(0.5)
-    assert found["coarse_mixed_minus_unmixed"].value == pytest.approx(0.2)
     assert found["coarse_speedup_pp_chat"].value == pytest.approx(40 / 9.5)
     assert found["coarse_pp_over_fixed_code"].value == pytest.approx(14.5 / 9.5)
     assert found["coarse_pp_over_confidence_math"].value == pytest.approx(12.5 / 9.5)
-    assert found["coarse_pp_over_unmixed_math"].value == pytest.approx(8.5 / 9.5)
+    assert found["coarse_pp_over_equal_math"].value == pytest.approx(10.5 / 9.5)
     assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
     assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
     assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, HeadPredictions, Tally, draft_along, play
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, HeadPredictions, Tally, draft_along_all, play
 from specdec_lib.chapters.ch05_specdec_pp.stopping_theory import true_rejection
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -155,13 +156,16 @@ def outputs_of(
     prompts: Sequence[Prompt],
     sampling: Sampling | None,
     longest: int,
+    together: int = 1,
 ) -> list[Output]:
-    """Answers of more than one token, and the draft model's pass along each."""
+    """Answers of more than one token, and the draft model's pass along each; a large draft model is faster if it runs along some
+    ``together``."""
     recordings = record_once(target, tokenizer, prompts, sampling, longest)
     kept = [one for one in recordings if len(one.trace.tokens) > 1]
-    return list(
-        map(Output, kept, on_all_cores([partial(draft_along, one.trace, draft, target=target) for one in kept]))
-    )
+    traces = [one.trace for one in kept]
+    groups = [traces[first : first + together] for first in range(0, len(traces), together)]
+    passes = on_all_cores([partial(draft_along_all, group, draft, target=target) for group in groups])
+    return list(map(Output, kept, chain.from_iterable(passes)))
 
 
 def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
