@@ -10,7 +10,14 @@ import torch
 
 from specdec_lib import Sampling, generate, load_model, record, replay
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
-from specdec_lib.chapters.ch05_specdec_pp.draft_passes import HeadPredictions, coupled_draft, draft_along, play, rounds
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import (
+    HeadPredictions,
+    coupled_draft,
+    draft_along,
+    draft_along_all,
+    play,
+    rounds,
+)
 from specdec_lib.chapters.ch05_specdec_pp.policies import (
     SPEED,
     Output,
@@ -75,6 +82,17 @@ def test_rounds_are_those_of_the_drafter(pair, traces, name):
             assert tally.passes == tally.drafted
             lengths |= {drafted for drafted, _, _ in expected}
         assert len(lengths) > 2 or name == "fixed"
+
+
+def test_outputs_side_by_side_do_not_see_each_other(pair, traces):
+    sampled = record(pair[0], prompt(1, 12), Sampling(0.7), 16)
+    some = [*traces, sampled]
+    for trace, found in zip(some, draft_along_all(some, pair[1], 7, pair[0]), strict=True):
+        alone = draft_along(trace, pair[1], 7, pair[0])
+        assert found.trace is trace
+        for name, expected in vars(alone).items():
+            if isinstance(expected, np.ndarray | torch.Tensor):
+                np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 def test_a_draft_of_fewer_tokens_is_followed_in_its_own_vocabulary(pair, traces):
@@ -361,9 +379,10 @@ def test_the_heads_of_a_pair_come_with_it_and_serve_its_draft_model_alone():
 def test_tokens_are_those_that_decoding_meets_with_what_heads_say_of_them(llama):
     small = perturbed(llama)
     head = head_of(small)
+    head.story["training"] = {"reject_weight": 6.0}
     outputs = outputs_of(llama, small)[3:5]
     passes = [one.passed for one in outputs]
-    found = chapter.drafted_token_rows(outputs, {"one": head}, 6.0)
+    found = chapter.drafted_token_rows(outputs, {"one": head})
     assert found.accepted.tolist() == np.concatenate([p.agreement for p in passes]).astype(float).tolist()
     assert found.prompt.tolist() == [name for name, p in zip("34", passes, strict=True) for _ in p.agreement]
     assert found.place.tolist() == [place for p in passes for place in range(len(p.agreement))]

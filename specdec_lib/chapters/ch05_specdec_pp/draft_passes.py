@@ -15,7 +15,7 @@ have in decoding, for every rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,7 +141,6 @@ class _Choice:
         return invert_cdfs(row, [self.sampling.uniform(at + step, DRAFT, salt=at) for at in places])
 
 
-@torch.inference_mode()
 def draft_along(
     trace: Trace, draft: PreTrainedModel, depth: int = 20, target: PreTrainedModel | None = None
 ) -> DraftPass:
@@ -149,55 +148,84 @@ def draft_along(
 
     ``depth`` is the longest draft asked for later. A sampled trace needs the target that was recorded.
     """
-    if not trace.sampling.greedy and target is None:
+    (found,) = draft_along_all([trace], draft, depth, target)
+    return found
+
+
+@torch.inference_mode()
+def draft_along_all(
+    traces: Sequence[Trace], draft: PreTrainedModel, depth: int = 20, target: PreTrainedModel | None = None
+) -> list[DraftPass]:
+    """:func:`draft_along` some outputs at once, which reads a large draft model's weights less often: they lie one after the other
+    in one cache, and none attends to another."""
+    if target is None and not all(trace.sampling.greedy for trace in traces):
         raise ValueError("the trace was sampled; give the target, whose probabilities say what it accepts")
     if depth < 2:
         raise ValueError(f"depth is {depth}; expected 2 or more")
-    prompt, tokens = trace.prompt, trace.tokens
-    start, count, last = len(prompt), len(trace.tokens), decoder_config(draft).num_hidden_layers
+    last = decoder_config(draft).num_hidden_layers
     longest = min((n for n in (context_limit(draft), exact_length(draft)) if n), default=math.inf)
-    known = draft_vocabulary(draft).within(trace.vocabulary)
-    chooser = _Choice(trace, known, target)
-    read = known.to_draft([*prompt, *tokens])
-    with Target(draft, 0, Capture(layers=(last,)), capacity=start + count * (depth + 1)) as model:
-        if start > 1:
-            model.extend(read[: start - 1])
-        causal = torch.ones((count + 1, start + count), dtype=torch.bool).tril(start - 1)
-        row = chooser.rows(model.extend_rows(read[start - 1 :], range(start - 1, start + count), causal))
-        choice, agreed, acceptance = chooser.along(row)
-        confidence, entropy = _about(row, choice)
-        wrong = torch.ones(count + 1, dtype=torch.bool)
-        wrong[:-1] = ~agreed
-        begins = wrong.nonzero()[:, 0]
-        per_step = [(confidence[begins.numpy()], entropy[begins.numpy()])]
+    known = [draft_vocabulary(draft).within(trace.vocabulary) for trace in traces]
+    choosers = [_Choice(trace, own, target) for trace, own in zip(traces, known, strict=True)]
+    starts, counts = [len(trace.prompt) for trace in traces], [len(trace.tokens) for trace in traces]
+    sizes = [start + count for start, count in zip(starts, counts, strict=True)]
+    firsts = [sum(sizes[:place]) for place in range(len(sizes))]  # where each text begins in the cache
+    room = sum(start + count * (depth + 1) for start, count in zip(starts, counts, strict=True))
+    with Target(draft, 0, Capture(layers=(last,)), capacity=room) as model:
+        texts = [own.to_draft([*t.prompt, *t.tokens]) for own, t in zip(known, traces, strict=True)]
+        causal = torch.block_diag(*(torch.ones((size, size)).tril() for size in sizes)).bool()
+        places = [place for size in sizes for place in range(size)]
+        logits = model.extend_rows([token for text in texts for token in text], places, causal)
+        along = []  # by output: confidence, entropy, acceptance, and where branches begin
+        feed, chain = [], []
+        for first, start, count, chooser in zip(firsts, starts, counts, choosers, strict=True):
+            row = chooser.rows(logits[first + start - 1 : first + start + count])
+            choice, agreed, acceptance = chooser.along(row)
+            wrong = torch.ones(count + 1, dtype=torch.bool)
+            wrong[:-1] = ~agreed
+            begins = wrong.nonzero()[:, 0]
+            along.append((*_about(row, choice), acceptance, begins))
+            feed.append(choice[begins])
+            at = torch.arange(sum(sizes))[None]
+            chain.append((at >= first) & (at < (first + start + begins)[:, None]))
+        seen = torch.cat(chain)
+        own = torch.eye(len(seen), dtype=torch.bool)
+        begun = [len(begins) for *_, begins in along]
+        positions = torch.cat([start + begins for start, (*_, begins) in zip(starts, along, strict=True)])
+        per_step = [[(sure[begins.numpy()], doubt[begins.numpy()])] for sure, doubt, _, begins in along]
         branch_states = []
-        feed = choice[begins]
-        chain = torch.arange(start + count)[None] < (start + begins)[:, None]
-        own = torch.eye(len(begins), dtype=torch.bool)
         for step in range(1, depth):
             # Past the model's last position nothing is drafted; what is computed there is never read.
-            at = (start + begins + step - 1).clamp(max=int(min(longest, 2**31)) - 1)
-            visible = torch.cat([chain, own.repeat(1, step)], dim=1)
-            row = chooser.rows(model.extend_rows(feed.tolist(), at.tolist(), visible))
-            feed = chooser.branching(row, begins, step)
-            per_step.append(_about(row, feed))
-            branch_states.append(model.hidden(last)[-len(begins) :].float().cpu().clone())
-        states = model.hidden(last)[start : start + count].float().cpu().clone()
-    branch = np.full(count + 1, -1)
-    branch[begins.numpy()] = np.arange(len(begins))
-    miss = begins.numpy()[np.searchsorted(begins.numpy(), np.arange(count + 1))]
-    return DraftPass(
-        trace,
-        longest,
-        miss,
-        branch,
-        confidence,
-        entropy,
-        acceptance.double().numpy(),
-        states,
-        *(np.stack(parts, axis=1) for parts in zip(*per_step, strict=True)),
-        torch.stack(branch_states, dim=1),
-    )
+            at = (positions + step - 1).clamp(max=int(min(longest, 2**31)) - 1)
+            visible = torch.cat([seen, own.repeat(1, step)], dim=1)
+            logits = model.extend_rows(torch.cat(feed).tolist(), at.tolist(), visible)
+            for place, (part, chooser) in enumerate(zip(logits.split(begun), choosers, strict=True)):
+                row = chooser.rows(part)
+                feed[place] = chooser.branching(row, along[place][-1], step)
+                per_step[place].append(_about(row, feed[place]))
+            branch_states.append(model.hidden(last)[-len(own) :].float().cpu().clone())
+        states = model.hidden(last)[: sum(sizes)].float().cpu().clone()
+    found, followed = [], torch.stack(branch_states, dim=1).split(begun)
+    for place, trace in enumerate(traces):
+        sure, doubt, acceptance, begins = along[place]
+        starting = firsts[place] + starts[place]
+        branch = np.full(counts[place] + 1, -1)
+        branch[begins.numpy()] = np.arange(len(begins))
+        miss = begins.numpy()[np.searchsorted(begins.numpy(), np.arange(counts[place] + 1))]
+        found.append(
+            DraftPass(
+                trace,
+                longest,
+                miss,
+                branch,
+                sure,
+                doubt,
+                acceptance.double().numpy(),
+                states[starting : starting + counts[place]],
+                *(np.stack(parts, axis=1) for parts in zip(*per_step[place], strict=True)),
+                followed[place],
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True)

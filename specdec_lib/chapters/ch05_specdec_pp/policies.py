@@ -7,9 +7,11 @@ second prompt of a set and compared on the others, by rates and ratios of the ro
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, HeadPredictions, Tally, draft_along, play
+from specdec_lib.chapters.ch05_specdec_pp.draft_passes import DraftPass, HeadPredictions, Tally, draft_along_all, play
 from specdec_lib.chapters.ch05_specdec_pp.stopping_theory import true_rejection
 from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Drafter
@@ -154,13 +156,16 @@ def outputs_of(
     prompts: Sequence[Prompt],
     sampling: Sampling | None,
     longest: int,
+    together: int = 1,
 ) -> list[Output]:
-    """Answers of more than one token, and the draft model's pass along each."""
+    """Answers of more than one token, and the draft model's pass along each; a large draft model is faster if it runs along some
+    ``together``."""
     recordings = record_once(target, tokenizer, prompts, sampling, longest)
     kept = [one for one in recordings if len(one.trace.tokens) > 1]
-    return list(
-        map(Output, kept, on_all_cores([partial(draft_along, one.trace, draft, target=target) for one in kept]))
-    )
+    traces = [one.trace for one in kept]
+    groups = [traces[first : first + together] for first in range(0, len(traces), together)]
+    passes = on_all_cores([partial(draft_along_all, group, draft, target=target) for group in groups])
+    return list(map(Output, kept, chain.from_iterable(passes)))
 
 
 def play_all(outputs: Sequence[Output], policies: Sequence[Policy]) -> pd.DataFrame:
@@ -298,17 +303,30 @@ def shipped_heads(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list
     return [head for head in heads if not head.sees_confidence], [head for head in heads if head.sees_confidence]
 
 
-def drafted_token_rows(
-    outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead], reject_weight: float
-) -> pd.DataFrame:
+def coarse_heads(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, list[AcceptanceHead]]:
+    """The acceptance heads of a :func:`~specdec_lib.chapters.ch05_specdec_pp.coarser_draft.coarser` draft model by their kind,
+    ``"acceptance"`` for the paper's settings, one per training seed; ValueError for heads of another draft model."""
+    folder, found = companions(target) / "head-coarse", defaultdict(list)
+    for path in sorted(folder.glob("*.safetensors")):
+        found[path.stem.rpartition("-")[0]].append(AcceptanceHead.load(path))
+    if not found or any(head.draft != fingerprint(draft) for heads in found.values() for head in heads):
+        raise ValueError(
+            f"{folder} holds no heads of this draft model; train some with scripts/train_companions.py --kind coarse-acceptance"
+        )
+    return dict(found)
+
+
+def drafted_token_rows(outputs: Sequence[Output], heads: Mapping[str, AcceptanceHead]) -> pd.DataFrame:
     """Rows of the drafted tokens that decoding meets, of method ``"draft model"``: :attr:`Output.about`, ``place`` in the output,
     ``accepted`` (probability, 0 or 1 where decoding is greedy), ``confidence`` of the draft model, and by head the predicted
-    acceptance, without the loss's weight of rejections."""
+    acceptance, without the weight that its loss gave to rejections."""
     parts = []
     for one in outputs:
         found = one.passed.examples()
         said = {
-            name: without_loss_weight(head.probability(found.states, found.confidence), reject_weight)
+            name: without_loss_weight(
+                head.probability(found.states, found.confidence), head.story["training"]["reject_weight"]
+            )
             for name, head in heads.items()
         }
         own = {"accepted": found.acceptance.double(), "confidence": found.confidence.double()} | said

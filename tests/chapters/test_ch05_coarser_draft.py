@@ -1,0 +1,113 @@
+"""The coarser draft model: weights rounded as one would by hand, in some layers, and none of the target changed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from specdec_lib import load_model
+from specdec_lib.chapters.ch05_specdec_pp import coarser_draft
+from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
+from specdec_lib.chapters.ch05_specdec_pp.coarser_draft import coarser, rounded
+from specdec_lib.chapters.ch05_specdec_pp.policies import PolicyComparison, in_sets
+
+
+def nearest_levels(row, bits, group):
+    """Each weight at the nearest level of its group, found by looking at all of them."""
+    found = []
+    for start in range(0, len(row), group):
+        part = row[start : start + group]
+        levels = np.linspace(part.min(), part.max(), 2**bits)
+        found += [levels[abs(levels - weight).argmin()] for weight in part]
+    return found
+
+
+@pytest.mark.parametrize(("bits", "group"), [(3, 32), (2, 8), (1, 64)])
+def test_each_weight_is_at_the_nearest_level_of_its_group(bits, group):
+    weights = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32))
+    weights[2] = 0.25  # a group of equal weights has one level
+    found = rounded(weights, bits, group)
+    expected = [nearest_levels(row, bits, group) for row in weights.double().numpy()]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert max(len(part.unique()) for row in found for part in row.split(group)) == 2**bits
+    assert torch.equal(found[2], weights[2])
+
+
+def test_groups_that_do_not_divide_a_row_are_refused():
+    with pytest.raises(ValueError, match="rows of 48 weights cannot be parted into groups of 32"):
+        rounded(torch.ones(2, 48))
+
+
+@pytest.mark.parametrize(("share", "changed"), [(0.25, (3, 4)), (1 / 30, (3,))])
+def test_the_middle_layers_are_rounded_and_all_else_is_the_targets(share, changed):
+    model, _ = load_model("pocket", "cpu")
+    before = {name: weights.clone() for name, weights in model.named_parameters()}
+    assert len(model.model.layers) == 8
+    theirs = dict(coarser(model, share).named_parameters())
+    for name, weights in model.named_parameters():
+        assert torch.equal(weights, before[name])
+        of_layer = int(name.split(".")[2]) if ".layers." in name else -1
+        assert (theirs[name] is weights) == (of_layer not in changed)
+        linear = of_layer in changed and weights.ndim == 2
+        assert torch.equal(theirs[name], rounded(weights) if linear else weights)
+        assert torch.equal(theirs[name], weights) != linear
+    with pytest.raises(ValueError, match="share is 0; expected a share of the model's 8 layers"):
+        coarser(model, 0)
+
+
+def test_its_heads_come_with_a_target_and_serve_no_other_draft_model():
+    model, _ = load_model("pocket", "cpu")
+    kinds = chapter.coarse_heads(model, coarser(model))
+    assert kinds["acceptance"] and not any(head.sees_confidence for heads in kinds.values() for head in heads)
+    with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
+        chapter.coarse_heads(model, model)
+
+
+def made_plays():
+    """Rows of three policies on eight prompts of each set: SpecDec++ halves the passes of a fixed length of 4."""
+    rows = []
+    for task in coarser_draft.SETS.values():
+        for prompt in range(8):
+            about = {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "temperature": 0, "looped": False}
+            for family, setting, passes in (
+                ("fixed K", "K = 4", 10),
+                ("any fixed K", "K = 4", 10),
+                ("confidence, two or more", "threshold = 0.4", 8),
+                ("SpecDec++", "h = 0.3", 5),
+                ("SpecDec++, equal weights", "h = 0.3", 6),
+                ("SpecDec++, linear", "h = 0.3", 5),
+                ("oracle", "", 4),
+            ):
+                for head in range(3 if "++" in family else 1):
+                    counts = {
+                        "tokens": 40,
+                        "passes": passes,
+                        "drafted": 45,
+                        "accepted": 40 - passes,
+                        "draft_passes": 45,
+                    }
+                    method = f"{family}, {setting}" if setting else family
+                    rows.append(about | {"family": family, "method": method, "head": head} | counts)
+    return in_sets(pd.DataFrame(rows), {})
+
+
+def test_numbers_of_rows_that_are_known():
+    met = pd.DataFrame(
+        [
+            {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "accepted": accepted}
+            for task, share in zip(coarser_draft.SETS.values(), (2, 3, 4), strict=True)
+            for prompt in range(8)
+            for accepted in [1.0] * share + [0.0] * (5 - share)
+        ]
+    )
+    found = coarser_draft.numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
+    assert [found[f"coarse_agreement_{key}"].value for key in coarser_draft.SETS] == pytest.approx([0.4, 0.6, 0.8])
+    assert found["coarse_agreement_math_minus_chat"].value == pytest.approx(0.4)
+    assert found["coarse_speedup_pp_chat"].value == pytest.approx(40 / 9.5)
+    assert found["coarse_pp_over_fixed_code"].value == pytest.approx(14.5 / 9.5)
+    assert found["coarse_pp_over_confidence_math"].value == pytest.approx(12.5 / 9.5)
+    assert found["coarse_pp_over_equal_math"].value == pytest.approx(10.5 / 9.5)
+    assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
+    assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
+    assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)
+    assert found["coarse_one_setting"].value == found["coarse_transfer_least"].value == 1
