@@ -388,7 +388,7 @@ def agreement(claim: Claim, tables: Tables) -> str:
     exact = bool(claim.no_interval_because)
     pairs = (
         {one.truth(tables, exact), twin.truth(tables, exact)}
-        for one, twin in zip((*claim.holds, *claim.partly), (*other.holds, *other.partly), strict=True)
+        for one, twin in zip(claim.conditions, other.conditions, strict=True)
     )
     return DISAGREE if verdicts[0] != verdicts[1] and {Truth.TRUE, Truth.FALSE} in pairs else UNDECIDED
 
