@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,31 +35,20 @@ NAME, TITLE = gemma3.NAME, "Gemma 3 270M"
 PROMPTS, LENGTH = 24, 128
 #: Tokens of each of REST's stores, at most.
 STORED = 1_000_000
-
-
-class Part(NamedTuple):
-    """A part of a task: its set and how it is read."""
-
-    set: str
-    options: dict[str, Any] = {}
-
-
-#: The tasks, each with its sets, which give their prompts in turns. The first five are those of PLD+.
+#: PLD+'s five tasks, each with its sets, which give their prompts in turns.
 TASKS = {
-    "code editing": [
-        *(Part(f"codeeditorbench/{kind}") for kind in ("debug", "translate", "polishment", "switch")),
-        Part("humanevalpack/python"),
-    ],
-    "short text editing": [Part(f"xatu/{source}") for source in ("asset", "jfleg", "defacto")],
-    "conversation": [Part("spec-bench/mt_bench")],
-    "summarisation": [Part("spec-bench/summarization")],
-    "long text editing": [Part("argrewrite")],
-    "code completion": [Part("humaneval", {"style": "rest"})],
-    "instructions for code": [Part("codealpaca", {"seed": 42})],
+    "code editing": (
+        *(f"codeeditorbench/{kind}" for kind in ("debug", "translate", "polishment", "switch")),
+        "humanevalpack/python",
+    ),
+    "short text editing": ("xatu/asset", "xatu/jfleg", "xatu/defacto"),
+    "conversation": ("spec-bench/mt_bench",),
+    "summarisation": ("spec-bench/summarization",),
+    "long text editing": ("argrewrite",),
 }
 #: Tasks for which REST searches code; for the others it searches chats.
-CODE = ("code editing", "code completion", "instructions for code")
-#: How the chapters' keys name PLD+'s five tasks.
+CODE = ("code editing",)
+#: How the chapters' keys name them.
 KEYS = {
     "summarisation": "summarisation",
     "code editing": "code",
@@ -70,12 +59,12 @@ KEYS = {
 #: What :meth:`~specdec_lib.experiments.workbench.ModelPair.choose_heads` chooses for it, on the prompts of the choosing half.
 LAYER, HEADS = 0, [(0, 0)]
 PARTIAL_10, PARTIAL_70 = "PLD, partial drafts, 10", "PLD, partial drafts, 70"
-_TASK_OF = {part.set: task for task, parts in TASKS.items() for part in parts}
+_TASK_OF = {name: task for task, names in TASKS.items() for name in names}
 
 
 def prompts(task: str, count: int = PROMPTS, root: str | os.PathLike[str] | None = None) -> list[Prompt]:
     """The first turns of the first ``count`` prompts of a task; a smaller count gives the beginning of a larger one's prompts."""
-    sets = [load_task(part.set, root, count, **part.options) for part in TASKS[task]]
+    sets = [load_task(name, root, count) for name in TASKS[task]]
     in_turns = [own[place] for place in range(count) for own in sets if place < len(own)]
     return [replace(one, turns=one.turns[:1]) for one in in_turns[:count]]
 
@@ -132,7 +121,7 @@ def read(evidence: CheckedRows) -> pd.DataFrame:
 def of_both(second: pd.DataFrame, published: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """By the models' names their rows on the same prompts, under the names of :data:`TASKS`; ``published`` are SmolLM2's rows on
     the papers' prompts."""
-    greedy = (published.temperature == 0) & (published.turn == 0) & (published["set"] != "humaneval-chat")
+    greedy = (published.temperature == 0) & (published.turn == 0)
     first = published[greedy].merge(second[["task", "prompt"]].drop_duplicates(), on=["task", "prompt"])
     return {name: rows.assign(task=rows.task.map(_TASK_OF)) for name, rows in {"SmolLM2": first, TITLE: second}.items()}
 
@@ -148,11 +137,14 @@ def compared(models: Mapping[str, pd.DataFrame], costs: Mapping[int, float]) -> 
         ("SuffixDecoding", "PLD"),
         ("REST", "PLD"),
     ]
-    five = {name: results.with_cost(rows[rows.task.isin(KEYS)], costs) for name, rows in models.items()}
+    costed = {name: results.with_cost(rows, costs) for name, rows in models.items()}
     found = []
     for ours, theirs in pairs:
         row: dict[str, Any] = {"comparison": f"{ours} over {theirs}"}
-        for ending, kept in {"": five, ", no loops": {name: rows[~rows.looped] for name, rows in five.items()}}.items():
+        for ending, kept in {
+            "": costed,
+            ", no loops": {name: rows[~rows.looped] for name, rows in costed.items()},
+        }.items():
             values = {
                 name: results.rate(rows[rows.method == ours], results.SPEED)
                 if theirs == "plain"
@@ -175,25 +167,23 @@ def same_side(first: Interval, second: Interval) -> str:
 def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interval | int]:
     """What the claims ask of the second model, under the keys that the first model's numbers have with another beginning.
 
-    Speeds are compared at ``costs``. Claims about PLD+'s five tasks read these, REST over plain decoding all tasks.
+    Speeds are compared at ``costs``.
     """
-    every = results.with_cost(rows, costs)
-    five = every[every.task.isin(KEYS)]
-    looped = five[five.method == "PLD"].assign(outputs=1).astype({"looped": int})
+    rows = results.with_cost(rows, costs)
+    looped = rows[rows.method == "PLD"].assign(outputs=1).astype({"looped": int})
     found: dict[str, Any] = {
-        "prompts": len(five[["task", "prompt"]].drop_duplicates()),
-        "tasks_prompts": len(every[["task", "prompt"]].drop_duplicates()),
+        "prompts": len(rows[["task", "prompt"]].drop_duplicates()),
         "looped": results.rate(looped, ("looped", "outputs")),
-        "equal_h_over_pldt": results.ratio(five, "PLD+ (h), 10", PARTIAL_10),
-        "equal_a_over_pldt": results.ratio(five, "PLD+ (a), 10", PARTIAL_10),
-        "k70_h_over_pldt": results.ratio(five, "PLD+ (h)", PARTIAL_70),
-        "k70_a_over_pldt": results.ratio(five, "PLD+ (a)", PARTIAL_70),
-        "k_last_over_first_h": results.ratio(five, "PLD+ (h), 100", "PLD+ (h), 10"),
-        "k_last_over_first_a": results.ratio(five, "PLD+ (a), 100", "PLD+ (a), 10"),
-        "k_70_over_10_h_gpu": results.ratio(five, "PLD+ (h)", "PLD+ (h), 10", results.SPEED),
-        "k_100_over_70_h_gpu": results.ratio(five, "PLD+ (h), 100", "PLD+ (h)", results.SPEED),
-        "rest_over_plain_gpu": results.rate(every[every.method == "REST"], results.SPEED),
-        "h_over_pld_all_unlooped_gpu": results.ratio(five[~five.looped], "PLD+ (h)", "PLD", results.SPEED),
+        "equal_h_over_pldt": results.ratio(rows, "PLD+ (h), 10", PARTIAL_10),
+        "equal_a_over_pldt": results.ratio(rows, "PLD+ (a), 10", PARTIAL_10),
+        "k70_h_over_pldt": results.ratio(rows, "PLD+ (h)", PARTIAL_70),
+        "k70_a_over_pldt": results.ratio(rows, "PLD+ (a)", PARTIAL_70),
+        "k_last_over_first_h": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h), 10"),
+        "k_last_over_first_a": results.ratio(rows, "PLD+ (a), 100", "PLD+ (a), 10"),
+        "k_70_over_10_h_gpu": results.ratio(rows, "PLD+ (h)", "PLD+ (h), 10", results.SPEED),
+        "k_100_over_70_h_gpu": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h)", results.SPEED),
+        "rest_over_plain_gpu": results.rate(rows[rows.method == "REST"], results.SPEED),
+        "h_over_pld_all_unlooped_gpu": results.ratio(rows[~rows.looped], "PLD+ (h)", "PLD", results.SPEED),
     }
     by_task = {
         ("h_over_pld", "_gpu"): ("PLD+ (h)", "PLD", results.SPEED),
@@ -202,6 +192,6 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
         ("rest_over_pld", ""): ("REST", "PLD", results.PER_PASS),
     }
     for (name, ending), of in by_task.items():
-        ratios = results.ratio(five, *of, by="task")
+        ratios = results.ratio(rows, *of, by="task")
         found |= {f"{name}_{KEYS.get(task, task)}{ending}": value for task, value in ratios.items()}
     return {f"second_{name}": value for name, value in found.items()}

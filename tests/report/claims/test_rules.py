@@ -114,17 +114,18 @@ def test_what_is_open_or_unknown_decides_only_where_nothing_else_does(tmp_path, 
     assert verdict(claim, a=first, b=second) == expected
 
 
+@pytest.mark.parametrize("partly", ["some", None])
 @pytest.mark.parametrize("first, second, expected", [
     ((YES, YES), (YES, YES), rules.AGREE), ((NO, NO), (NO, NO), rules.AGREE),
-    ((YES, NO), (NO, YES), rules.AGREE),  # in part for both
-    ((YES, YES), (NO, YES), rules.DISAGREE), ((NO, NO), (NO, YES), rules.DISAGREE),
+    ((YES, NO), (NO, YES), rules.AGREE),  # neither holds: in part for both, where the row has such a case
+    ((YES, YES), (NO, YES), rules.DISAGREE),
     ((YES, YES), (YES, MAYBE), rules.UNDECIDED), ((MAYBE, MAYBE), (MAYBE, MAYBE), rules.UNDECIDED),
     ((NO, NO), (MAYBE, MAYBE), rules.UNDECIDED),
-    ((YES, YES), (YES, None), ""), ((YES, YES), (NONE, NO), ""),  # there is nothing to compare
+    ((YES, YES), (YES, None), ""), ((YES, YES), (NONE, NONE), ""),  # there is nothing to compare
 ])  # fmt: skip
-def test_two_models_agree_if_one_rule_gives_both_the_same_verdict(tmp_path, first, second, expected):
-    row = ROW | PARTS | {"no_interval_because": "", "holds": ["03/a > 1", "03/b > 1"], "partly": "some"}
-    (claim,) = load(tmp_path, row | {"second": {"03/": "04/second_"}})
+def test_two_models_agree_if_one_rule_gives_both_the_same_verdict(tmp_path, partly, first, second, expected):
+    row = ROW | {"no_interval_because": "", "holds": ["03/a > 1", "03/b > 1"], "second": {"03/": "04/second_"}}
+    (claim,) = load(tmp_path, row | (PARTS | {"partly": partly} if partly else {}))
     tables = {
         chapter: {prefix + name: value_of(value) for name, value in zip("ab", values, strict=True) if value is not None}
         for chapter, prefix, values in (("03", "", first), ("04", "second_", second))
