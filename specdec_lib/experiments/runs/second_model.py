@@ -32,7 +32,7 @@ from specdec_lib.models.loading import load_model
 
 NAME, TITLE = gemma3.NAME, "Gemma 3 270M"
 #: Prompts of each task, and new tokens of an answer.
-PROMPTS, LENGTH = 24, 128
+PROMPTS, LENGTH = 8, 128
 #: Tokens of each of REST's stores, at most.
 STORED = 1_000_000
 #: PLD+'s five tasks, each with its sets, which give their prompts in turns.
@@ -56,8 +56,8 @@ KEYS = {
     "long text editing": "long",
     "conversation": "turns",
 }
-#: What :meth:`~specdec_lib.experiments.workbench.ModelPair.choose_heads` chooses for it, on the prompts of the choosing half.
-LAYER, HEADS = 0, [(0, 0)]
+#: What :meth:`~specdec_lib.experiments.workbench.ModelPair.choose_heads` chooses for it, on two prompts of each task.
+LAYER, HEADS = 13, [(5, 1), (11, 2), (13, 3), (5, 3), (5, 2), (9, 3), (12, 0), (7, 0)]
 PARTIAL_10, PARTIAL_70 = "PLD, partial drafts, 10", "PLD, partial drafts, 70"
 _TASK_OF = {name: task for task, names in TASKS.items() for name in names}
 
