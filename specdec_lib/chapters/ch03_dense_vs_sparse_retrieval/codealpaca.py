@@ -26,7 +26,7 @@ from specdec_lib.experiments.runs.results import table
 from specdec_lib.experiments.runs.retrieval import CachedNeighbours
 
 #: Tokens of an output, as in the paper (section 5), and of the stores.
-LONGEST, SIZES = 128, (50_000, 200_000, 1_000_000)
+LONGEST, SIZES = 128, (50_000, 200_000)
 #: The paper's prompts, of which the first are sampled too, as often as there are seeds.
 PROMPTS, SAMPLED, SEEDS = 100, 24, 3
 #: DReSD's best shapes (section 5.4), and single drafts, as number x length; its plain name has the shape matched to REST's.
@@ -60,7 +60,7 @@ def prompts_and_store(tokenizer: PreTrainedTokenizerBase) -> tuple[list[Prompt],
     """The paper's prompts and the largest store; no prompts and None where the data sets are not on this machine."""
     try:
         asked = load_task("codealpaca", limit=PROMPTS, seed=42)
-        every = stores.text_store("evolved", tokenizer, 2 * SIZES[-1], store_texts(asked))
+        every = stores.text_store("evolved", tokenizer, 2_000_000, store_texts(asked))  # all of it
     except MissingData:
         return [], None
     return asked, stores.first_part(every, SIZES[-1])
