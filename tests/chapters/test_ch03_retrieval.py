@@ -307,7 +307,7 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
 
 def test_committed_rows_that_need_a_model_are_of_the_book_s_model_and_cases_stand_for_what_is_replayed():
     models = json.loads(paths.RECORDINGS.with_suffix(".json").read_text(encoding="utf-8"))["models"]
-    for name in ("sizes", "alignment"):
+    for name in ("sizes", "alignment", "codealpaca"):
         _, about = evidence.read(f"03/{name}")
         assert about["models"]["target"] in {model["weights"] for model in models}
     rows, _ = evidence.read("03/recorded")
