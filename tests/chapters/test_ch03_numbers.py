@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, numbers
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import numbers
 from specdec_lib.experiments.runs import papers_prompts
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import numbers as tables
@@ -90,22 +90,9 @@ def test_dresd_is_compared_with_each_version_of_rest_on_the_largest_store_of_eac
     found = numbers.same_stores(frame)
     assert found["outputs"] == len(GROUPS) * len(WAYS) * len(PROMPTS)
     for version, name in numbers.NAMES.items():
-        deep = f"{version}, 6 deep"
         assert found[f"tpf_dresd_over_{name}"].value == pytest.approx(mean_over(frame, version, "tokens", "passes"))
-        others = [("packages", LARGEST["packages"])]
-        expected = {
-            "rate": mean_over(frame, deep, "accepted", "depth", others),
-            "length": mean_over(frame, deep, "accepted", "drafts", others),
-            "drafting": mean_over(frame, version, "drafts", "passes", others),
-        }
-        assert {key: found[f"last_{key}_dresd_over_{name}"].value for key in expected} == pytest.approx(expected)
     equal_rate = mean_over(frame, "REST, 6 deep", "accepted", "depth")
     assert found["equal_rate_dresd_over_rest"].value == pytest.approx(equal_rate)
-    for way in WAYS:
-        filtered = mean_over(frame, "DReSD, no filter", "accepted", "drafted", ways=(way,))
-        assert found[f"filter_accuracy_{way}"].value == pytest.approx(filtered)
-    every = [(store, stored) for store, largest in LARGEST.items() for stored in (100, largest)]
-    assert found["lead_mean_rest"].value == pytest.approx(mean_over(frame, "REST", "tokens", "passes", every))
 
 
 def test_a_row_of_a_version_of_rest_changes_what_is_said_of_this_version_alone():
@@ -113,12 +100,6 @@ def test_a_row_of_a_version_of_rest_changes_what_is_said_of_this_version_alone()
     where = {"way": "greedy", "group": "code", "store": "packages", "stored": 1000}
     as_run = "REST, as DReSD ran it"
     assert changed(of, frame, method=as_run, **where) == {"tpf_dresd_over_as_run"}
-    assert changed(of, frame, "drafts", method=as_run, **where) == {"last_drafting_dresd_over_as_run"}
-    assert changed(of, frame, "accepted", method=f"{as_run}, 6 deep", **where) == {
-        "last_rate_dresd_over_as_run",
-        "last_length_dresd_over_as_run",
-    }
-    assert changed(of, frame, "drafted", method="DReSD, no filter", **where) == {"filter_accuracy_greedy"}
     assert changed(of, frame, method="REST, n from 1", **where | {"stored": 100}) <= {
         "dresd_leads_from_1",
         "dresd_behind_from_1",
@@ -133,7 +114,7 @@ def test_settings_are_counted_in_which_the_whole_interval_is_on_one_side():
     rates = np.where(frame.method == "DReSD", frame.stored.map(lead), np.where(frame.method == "REST, n from 1", 2, 1))
     frame["tokens"] = frame.passes * rates
     found = numbers.same_stores(frame)
-    assert found["dresd_settings"] == 16 and found["lead_least_rest"].value == pytest.approx(0.9)
+    assert found["dresd_settings"] == 16
     assert (found["dresd_leads"], found["dresd_behind"]) == (8, 4)
     assert (found["dresd_leads_from_1"], found["dresd_behind_from_1"]) == (0, 16)
     grown = numbers.growing_stores(frame)
@@ -220,6 +201,60 @@ def test_a_row_of_a_store_of_answers_changes_the_gains_of_its_group_way_and_meth
     assert changed(of, frame, "depth", way="greedy", method="DReSD", group="code", **other) == {
         "prompt_dresd_greedy_rate_gain"
     }
+
+
+# DReSD's own setting ---------------------------------------------------------------------------------------------
+
+
+def code_alpaca():
+    methods = [(stored, WAYS, (*codealpaca.DENSE, *codealpaca.SPARSE)) for stored in (100, 1000)]
+    methods += [(0, WAYS, ("PLD",)), (0, ("greedy",), ("SpecDec",))]
+    frame = pd.concat(
+        rows(seed, task=("codealpaca",), stored=(stored,), way=ways, method=names)
+        for seed, (stored, ways, names) in enumerate(methods)
+    )
+    return codealpaca.named(frame.assign(temperature=np.where(frame.way == "greedy", 0.0, 0.7)))
+
+
+def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_model_pays_for_its_passes():
+    frame = code_alpaca()
+    found = numbers.on_code_alpaca(frame, COSTS, 0.5)
+    assert found.pop("codealpaca_prompts") == len(PROMPTS) and found.pop("codealpaca_stored") == 1000
+
+    def of(method, above, below, way):
+        stored = 0 if method in ("PLD", "SpecDec") else 1000
+        return per(frame, above, below, method=method, way=way, stored=stored)
+
+    def over(ours, theirs, above="tokens", below="cost", ways=WAYS):
+        ratios = [of(ours, above, below, way) / of(theirs, above, below, way) for way in ways]
+        return math.prod(ratios) ** (1 / len(ratios))
+
+    expected = {}
+    for version, name in numbers.NAMES.items():
+        expected |= {
+            f"rate_dresd_over_{name}": over("DReSD", f"{version}, 6 deep", "accepted", "depth"),
+            f"length_dresd_over_{name}": over("DReSD", f"{version}, 6 deep", "accepted", "drafts"),
+            f"drafting_dresd_over_{name}": over("DReSD", version, "drafts", "passes"),
+            f"tpf_dresd_over_{name}": over("DReSD", version, "tokens", "passes"),
+        }
+    for version, name in {"REST": "rest", "REST, as DReSD ran it": "as_run"}.items():
+        expected[f"speed_dresd_over_{name}_gpu"] = over("DReSD", version)
+        expected |= {f"speed_{way}_dresd_over_{name}_gpu": over("DReSD", version, ways=(way,)) for way in WAYS}
+    for way in WAYS:
+        expected[f"filter_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "drafted", (way,))
+    expected["deep_over_wide_greedy_gpu"] = over("DReSD, 3 x 20", "DReSD, 10 x 10", ways=("greedy",))
+    expected["wide_over_deep_nucleus_gpu"] = over("DReSD, 10 x 10", "DReSD, 3 x 20", ways=("nucleus",))
+    speeds = {name: of(name, "tokens", "cost", "greedy") for name in ("DReSD, 3 x 20", "PLD", "REST")}
+    where = {"method": "SpecDec", "way": "greedy"}
+    speeds["SpecDec"] = total(frame, "tokens", **where) / (
+        total(frame, "cost", **where) + 0.5 * total(frame, "drafted", **where)
+    )
+    best = expected["dresd_over_plain_gpu"] = speeds.pop("DReSD, 3 x 20")
+    for rival, speed in speeds.items():
+        expected |= {f"{rival.lower()}_over_plain_gpu": speed, f"best_dresd_over_{rival.lower()}_gpu": best / speed}
+    assert {key: number.value for key, number in found.items()} == pytest.approx(
+        {f"codealpaca_{key}": value for key, value in expected.items()}
+    )
 
 
 # Shapes, and REST by itself --------------------------------------------------------------------------------------
@@ -498,6 +533,7 @@ def test_the_functions_give_the_numbers_that_the_chapter_publishes():
         numbers.growing_stores(both),
         numbers.whose_text(design()),
         of_shapes(shapes()),
+        numbers.on_code_alpaca(code_alpaca(), COSTS, 0.5),
         numbers.rest_alone(alone()),
         numbers.recorded_speeds(recorded, AUTHORS),
         numbers.recorded_growth(recorded, COSTS),

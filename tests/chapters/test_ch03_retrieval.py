@@ -3,12 +3,14 @@
 import dataclasses
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from specdec_lib import Sampling, load_model, paths
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
@@ -17,6 +19,7 @@ from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.experiments.data import prompts as book_prompts
 from specdec_lib.experiments.data import stores
+from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
 from specdec_lib.experiments.runs import recorded_runs, results, row_files
@@ -199,6 +202,58 @@ def test_each_size_is_a_store_of_its_own_with_its_own_states(pocket, monkeypatch
         stores.first_states(stores.dense_states(model, part), index)
 
 
+def test_a_record_that_was_made_from_an_asked_prompt_is_not_stored(monkeypatch):
+    records = {
+        "evol-code-1": [("Sort a list of numbers, in place.", "a"), ("Reverse a string.", "b")],
+        "evol-code-2": [("Sort a list of distinct numbers twice.", "c"), ("Reverse a string.", "b")],
+    }
+    monkeypatch.setattr(
+        codealpaca, "chat_texts", lambda name: [Reply(name, name, "", text, (asked,)) for asked, text in records[name]]
+    )
+    asked = Prompt("0", "codealpaca", ("",), meta={"instruction": "Sort a list of numbers"})
+    assert list(codealpaca.store_texts([asked])) == ["Question: Reverse a string.\nAnswer:\nb"]
+    assert sorted(codealpaca.store_texts([]))[-1] == "Question: Sort a list of numbers, in place.\nAnswer:\na"
+    assert codealpaca.store_texts([]).key != codealpaca.store_texts([asked]).key
+
+
+def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    prompts, index = book_prompts.load("report", ("code editing",), 2), stores.text_store("stdlib", tokenizer, 8_000)
+    counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, (2_000, 4_000))
+    frame = codealpaca.named(counted())
+    assert set(frame.method) == {*codealpaca.DENSE, *codealpaca.SPARSE, "PLD", "SpecDec"}
+    outputs = frame.groupby(["way", "prompt"]).seed.nunique().to_dict()
+    (one, other), ways = frame.prompt.unique(), ("greedy", "nucleus")
+    assert outputs == {(ways[0], one): 1, (ways[0], other): 1, (ways[1], one): codealpaca.SEEDS}
+    assert not frame.duplicated([*results.OUTPUT, "way", "method", "stored"]).any()
+    assert set(frame[frame.method.isin(["PLD", "SpecDec"])].stored) == {0}
+    assert (frame[(frame.method == "SpecDec")].accepted > 0).all(), "the target drafts for itself"
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 128, Capture(layers=(LAST,)))
+    part = stores.first_part(index, 2_000)
+    dense = stores.dense_index(stores.dense_states(model, part), part)
+    for method, drafter in {
+        "DReSD, 3 x 20": Dresd(dense, 3, 20),
+        "DReSD": Dresd(dense, 10, 6),
+        "REST, as DReSD ran it": Rest(part, **retrieval.AS_DRESD_RAN_IT),
+    }.items():
+        alone = results.table(recorded, {method: replay_all(recorded, drafter)})
+        rows = frame[(frame.method == method) & (frame.stored == part.store.count) & (frame.way == "greedy")]
+        assert (
+            rows[["tokens", "passes", "drafted"]].values.tolist()
+            == alone[["tokens", "passes", "drafted"]].values.tolist()
+        )
+    assert set(codealpaca.of_largest(frame).stored) == {0, stores.first_part(index, 4_000).store.count}
+    without = counted(embedded=False)
+    assert set(without.method) == set(frame.method) - set(codealpaca.DENSE)
+    assert not stores.has_states(model, index) and stores.has_states(model, stores.first_part(index, 4_000))
+    digest = index.store.digest
+    assert codealpaca.searched(index, False) == {
+        "evolved": (digest, codealpaca.SPARSE),
+        "states": ("", codealpaca.DENSE),
+    }
+
+
 def design(rate):
     """Counts of eight cells whose tokens per pass are a function of the three alignments."""
     cells = pd.DataFrame(itertools.product((False, True), repeat=3), columns=retrieval.AXES).add_suffix("_aligned")
@@ -243,7 +298,7 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
 
 def test_committed_rows_that_need_a_model_are_of_the_book_s_model_and_cases_stand_for_what_is_replayed():
     models = json.loads(paths.RECORDINGS.with_suffix(".json").read_text(encoding="utf-8"))["models"]
-    for name in ("sizes", "alignment"):
+    for name in ("sizes", "alignment", "codealpaca"):
         _, about = row_files.read(f"03/{name}")
         assert about["models"]["target"] in {model["weights"] for model in models}
     rows, _ = row_files.read("03/recorded")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, released_sampling
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import released_sampling
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import largest, rate, ratio, speed, speed_ratio
 from specdec_lib.experiments.runs import papers_prompts, results
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, SPEED, of_rates
@@ -48,20 +48,10 @@ def same_stores(compared: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {"outputs": len(compared.drop_duplicates([*results.OUTPUT, "way"]))}
     found |= {f"tpf_dresd_over_{name}": over[version]["tpf"] for version, name in NAMES.items()}
     found["equal_rate_dresd_over_rest"] = over["REST"]["rate"]
-    # The claims are judged with the largest store of other people's code alone: the store of answers is small.
-    others = largest_stores[largest_stores.store == "packages"]
-    for version, name in NAMES.items():
-        each = retrieval.dresd_over(others, version)
-        found |= {f"last_{value}_dresd_over_{name}": each[value] for value in ("rate", "length", "drafting")}
-    for way in WAYS:
-        decoded = largest_stores[largest_stores.way == way]
-        pairs = retrieval.settings(decoded, "DReSD", "DReSD, no filter")
-        found[f"filter_accuracy_{way}"] = retrieval.geometric_mean(pairs, retrieval.PER_NODE)
-    found["lead_mean_rest"] = retrieval.geometric_mean(retrieval.settings(compared, "DReSD", "REST"))
     for version, ending in {"REST": "", "REST, n from 1": "_from_1"}.items():
         each = retrieval.dresd_leads(compared, version)
         if version == "REST":
-            found |= {"lead_least_rest": min(each), "dresd_settings": len(each)}
+            found["dresd_settings"] = len(each)
         found[f"dresd_leads{ending}"] = sum(lead.low > 1 for lead in each)
         found[f"dresd_behind{ending}"] = sum(lead.high < 1 for lead in each)
     return found
@@ -76,6 +66,34 @@ def growing_stores(compared: pd.DataFrame) -> dict[str, Any]:
         "growth_change_rest": retrieval.lead_change(compared, "REST"),
         "growth_last_most": compared[compared.store == "packages"].stored.max(),
     }
+
+
+def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_pass: float) -> dict[str, Any]:
+    """DReSD's own setting, rows named by ``codealpaca.named``: the largest store, at a GPU's cost of a pass.
+
+    ``draft_pass`` is the cost of a draft model's pass.
+    """
+    found: dict[str, Any] = {"codealpaca_prompts": rows.prompt.nunique(), "codealpaca_stored": rows.stored.max()}
+    costed = papers_prompts.with_draft_model_cost(codealpaca.of_largest(rows), gpu, draft_pass)
+    for version, name in NAMES.items():
+        over = retrieval.dresd_over(costed, version)
+        found |= {f"codealpaca_{value}_dresd_over_{name}": lead for value, lead in over.items()}
+    greedy, nucleus = (retrieval.by_way_and_method(costed)[way] for way in WAYS)
+    for version in ("REST", "REST, as DReSD ran it"):
+        pairs = [(methods["DReSD"], methods[version]) for methods in (greedy, nucleus)]
+        name = f"dresd_over_{NAMES[version]}_gpu"
+        found[f"codealpaca_speed_{name}"] = retrieval.geometric_mean(pairs, SPEED)
+        found |= {f"codealpaca_speed_{way}_{name}": ratio(*pair, SPEED) for way, pair in zip(WAYS, pairs, strict=True)}
+    for way, methods in zip(WAYS, (greedy, nucleus), strict=True):
+        found[f"codealpaca_filter_{way}"] = ratio(methods["DReSD"], methods["DReSD, no filter"], retrieval.PER_NODE)
+    deep, wide = (f"DReSD, {shape}" for shape in (retrieval.DEEP, retrieval.WIDE))
+    found["codealpaca_deep_over_wide_greedy_gpu"] = ratio(greedy[deep], greedy[wide], SPEED)
+    found["codealpaca_wide_over_deep_nucleus_gpu"] = ratio(nucleus[wide], nucleus[deep], SPEED)
+    found["codealpaca_dresd_over_plain_gpu"] = rate(greedy[deep], SPEED)
+    for rival in ("PLD", "REST", "SpecDec"):
+        found[f"codealpaca_{rival.lower()}_over_plain_gpu"] = rate(greedy[rival], SPEED)
+        found[f"codealpaca_best_dresd_over_{rival.lower()}_gpu"] = ratio(greedy[deep], greedy[rival], SPEED)
+    return found
 
 
 def whose_text(design: pd.DataFrame) -> dict[str, Any]:

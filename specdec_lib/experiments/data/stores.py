@@ -63,10 +63,14 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _folder(name: str, parts: Iterable[object]) -> Path:
+    return paths.cache() / f"{name}-{key_of(VERSION, *parts)[:16]}"
+
+
 def _once(name: str, parts: Iterable[object], build: Callable[[Path], Any]) -> Path:
     """A folder of :func:`specdec_lib.paths.cache` for this name and these parts, built unless it is there; one that another
     process is building is waited for."""
-    folder = paths.cache() / f"{name}-{key_of(VERSION, *parts)[:16]}"
+    folder = _folder(name, parts)
     while not folder.is_dir():
         try:
             build(folder)
@@ -330,9 +334,21 @@ def dense_states(model: PreTrainedModel, index: SuffixIndex) -> States:
     same continuations.
     """
     store = index.store
-    parts = store.digest, fingerprint(model), "model"
-    folder = _once("states", parts, lambda folder: embed_store(model, store, folder, cover="windows", progress=False))
+    folder = _once(
+        "states",
+        _states_of(model, index),
+        lambda folder: embed_store(model, store, folder, cover="windows", progress=False),
+    )
     return States.open(folder)
+
+
+def _states_of(model: PreTrainedModel, index: SuffixIndex) -> tuple[str, str, str]:
+    return index.store.digest, fingerprint(model), "model"
+
+
+def has_states(model: PreTrainedModel, index: SuffixIndex) -> bool:
+    """Whether :func:`dense_states` computed these before, which for a large store takes hours."""
+    return _folder("states", _states_of(model, index)).is_dir()
 
 
 def first_states(states: States, part: SuffixIndex) -> States:
