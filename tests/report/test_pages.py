@@ -195,6 +195,7 @@ def test_every_saved_number_is_read_by_a_page_a_claim_or_the_library():
         pages += [cell.source for cell in cells if cell.cell_type == "markdown"]
         code += [cell.source for cell in cells if cell.cell_type == "code" and "report.save(" not in cell.source]
     read = set(re.findall(r"\b\d\d/[A-Za-z_]\w*", "\n".join([*pages, *code])))
+    read |= {key for claim in rules.load_claims() for one in claim.of_second_model().conditions for key in one.keys}
     named = set(re.findall(r"""["']([A-Za-z_]\w*)["']""", "\n".join(code)))
     saved = {
         f"{chapter}/{key}"

@@ -183,6 +183,7 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
         "k_70_over_10_h_gpu": results.ratio(rows, "PLD+ (h)", "PLD+ (h), 10", results.SPEED),
         "k_100_over_70_h_gpu": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h)", results.SPEED),
         "rest_over_plain_gpu": results.rate(rows[rows.method == "REST"], results.SPEED),
+        "h_over_pld_all_gpu": results.ratio(rows, "PLD+ (h)", "PLD", results.SPEED),
         "h_over_pld_all_unlooped_gpu": results.ratio(rows[~rows.looped], "PLD+ (h)", "PLD", results.SPEED),
     }
     by_task = {
@@ -193,5 +194,5 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
     }
     for (name, ending), of in by_task.items():
         ratios = results.ratio(rows, *of, by="task")
-        found |= {f"{name}_{KEYS.get(task, task)}{ending}": value for task, value in ratios.items()}
+        found |= {f"{name}_{key}{ending}": ratios[task] for task, key in KEYS.items()}
     return {f"second_{name}": value for name, value in found.items()}
