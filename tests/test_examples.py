@@ -17,7 +17,7 @@ Documented = ast.FunctionDef | ast.ClassDef
 #: Modules without examples: the loops of the lean forward, and what needs a GGUF file, the network or a cluster.
 WITHOUT = {
     *("lean", "lean_runtime", "packed", "tiles", "gguf", "gguf_tensors", "packed_models"),
-    *("smollm2", "ray_cluster", "ray_data"),
+    *("smollm2", "gemma3", "ray_cluster", "ray_data"),
 }
 #: Names without: what needs a GPU, and what only its own package calls, between steps that have one.
 NAMES_WITHOUT = {
