@@ -339,12 +339,11 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     else:
-        place = model_location(name_or_path)
-        if not is_gguf(place):
+        if name_or_path != gemma3.NAME and not is_gguf(name_or_path):
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )
-        file = open_packed(Path(place))
+        file = open_packed(Path(model_location(name_or_path)))
         config, tokenizer = gguf.config_and_tokenizer(file.path)
     model = packed_model(file, config)
     model.name_or_path = str(name_or_path)
