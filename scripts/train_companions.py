@@ -32,8 +32,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from specdec_lib import load_model, paths
-from specdec_lib.chapters.ch05_specdec_pp.coarser_draft import SHARE, coarser
 from specdec_lib.commands import options
+from specdec_lib.experiments.coarser_draft import SHARE, coarser
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance_data import Response, examples

@@ -339,7 +339,7 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     else:
-        if name_or_path != gemma3.NAME and not is_gguf(name_or_path):
+        if str(name_or_path) != gemma3.NAME and not is_gguf(name_or_path):
             raise ValueError(
                 f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
             )

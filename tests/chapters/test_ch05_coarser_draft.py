@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specdec_lib import load_model
-from specdec_lib.chapters.ch05_specdec_pp import coarser_draft
+from specdec_lib.chapters.ch05_specdec_pp import draft_agreement
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
-from specdec_lib.chapters.ch05_specdec_pp.coarser_draft import coarser, rounded
 from specdec_lib.chapters.ch05_specdec_pp.policies import PolicyComparison, in_sets
+from specdec_lib.experiments.coarser_draft import coarser, rounded
 
 
 def nearest_levels(row, bits, group):
@@ -66,7 +66,7 @@ def test_its_heads_come_with_a_target_and_serve_no_other_draft_model():
 def made_plays():
     """Rows of three policies on eight prompts of each set: SpecDec++ halves the passes of a fixed length of 4."""
     rows = []
-    for task in coarser_draft.SETS.values():
+    for task in draft_agreement.SETS.values():
         for prompt in range(8):
             about = {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "temperature": 0, "looped": False}
             for family, setting, passes in (
@@ -95,12 +95,12 @@ def test_numbers_of_rows_that_are_known():
     met = pd.DataFrame(
         [
             {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "accepted": accepted}
-            for task, share in zip(coarser_draft.SETS.values(), (2, 3, 4), strict=True)
+            for task, share in zip(draft_agreement.SETS.values(), (2, 3, 4), strict=True)
             for prompt in range(8)
             for accepted in [1.0] * share + [0.0] * (5 - share)
         ]
     )
-    found = coarser_draft.numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
+    found = draft_agreement.numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
     assert found["coarse_agreement_chat"].value == pytest.approx(0.4)
     assert found["coarse_agreement_math_minus_chat"].value == pytest.approx(0.4)
     assert found["coarse_speedup_pp_chat"].value == pytest.approx(40 / 9.5)

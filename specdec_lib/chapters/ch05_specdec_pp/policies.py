@@ -304,7 +304,7 @@ def shipped_heads(target: PreTrainedModel, draft: PreTrainedModel) -> tuple[list
 
 
 def coarse_heads(target: PreTrainedModel, draft: PreTrainedModel) -> dict[str, list[AcceptanceHead]]:
-    """The acceptance heads of a :func:`~specdec_lib.chapters.ch05_specdec_pp.coarser_draft.coarser` draft model by their kind,
+    """The acceptance heads of a :func:`~specdec_lib.experiments.coarser_draft.coarser` draft model by their kind,
     ``"acceptance"`` for the paper's settings, one per training seed; ValueError for heads of another draft model."""
     folder, found = companions(target) / "head-coarse", defaultdict(list)
     for path in sorted(folder.glob("*.safetensors")):

@@ -111,7 +111,7 @@ def read(evidence: CheckedRows) -> pd.DataFrame:
         searched = {kind: stores.text_store(text, tokenizer, STORED) for kind, text in texts.items()}
         try:
             asked = [replace(prompt, chat=False) for task in TASKS for prompt in prompts(task)]
-        except (MissingData, ValueError):
+        except MissingData:
             asked = []
     make = partial(made, model, tokenizer, drafters(LAYER, HEADS), searched)
     checksums = {kind: (index.store.digest, ["REST"]) for kind, index in searched.items()}
