@@ -213,7 +213,7 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
             continue
         own = measured[way, size, quantity]
         for other in ("plain", "ngram"):
-            if way not in ("plain", other):
+            if way not in ("plain", other) and (other, size, quantity) in measured:
                 pairs = zip(own, measured[other, size, quantity], strict=True)
                 found[f"{way}_over_{other}_b{size}"] = median_interval([a / b for a, b in pairs])
         if way.startswith("fixed"):
