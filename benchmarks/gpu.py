@@ -18,7 +18,7 @@ from specdec_lib import load_model, paths, report
 from specdec_lib.commands import options
 from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.costs import timing
-from specdec_lib.experiments.costs.pass_latency import step_samples
+from specdec_lib.experiments.costs.pass_latency import pass_times
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.statistics.intervals import (
     Counts,
@@ -74,7 +74,7 @@ def main(
     whole = timing.pass_ms(shape, resolve_dtype(dtype, place), place, context, repeats, WIDTHS, runtime, few=layers)
     print(f"{shape}: {', '.join(f'{width} tokens {ms:.2f} ms' for width, ms in whole.items())}", flush=True)
     pair = ModelPair(model, small, tokenizer)
-    spent = step_samples(model, context, runtime, WIDTHS, repeats)
+    spent = pass_times(model, context, runtime, WIDTHS, repeats)
     one = median_interval(spent[1]).value
     pair.costs = PassCosts({width: median_interval(own).value / one for width, own in spent.items()})
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from specdec_lib import load_model, paths, report
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs.pass_latency import step_samples
+from specdec_lib.experiments.costs.pass_latency import pass_times
 from specdec_lib.experiments.costs.timing import AFTER_PREFILL, race
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import Prompt
@@ -60,9 +60,9 @@ def rows_of(pair: ModelPair, asked: Sequence[Prompt], names: Sequence[str]) -> p
 
 def measured_costs(pair: ModelPair) -> PassCosts:
     """Costs of passes of the target by width and of a drafted token, in passes over one token."""
-    spent = step_samples(pair.target, 256, "eager", WIDTHS, 12)
+    spent = pass_times(pair.target, 256, "eager", WIDTHS, 12)
     milliseconds = {width: median_interval(own).value for width, own in spent.items()}
-    token = median_interval(step_samples(pair.draft, 256, "eager", (1,), 12)[1]).value
+    token = median_interval(pass_times(pair.draft, 256, "eager", (1,), 12)[1]).value
     one = milliseconds[1]
     return PassCosts({width: own / one for width, own in milliseconds.items()}, drafted_token=token / one)
 

@@ -82,7 +82,7 @@ def network_costs(names: Collection[str], cost: float) -> dict[str, float]:
 def latency_curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     """Cost of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
-    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_latency.step_samples`).
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_latency.pass_times`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
 

@@ -30,7 +30,7 @@ def calibrate(
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_costs import PassCosts
     from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
-    from specdec_lib.experiments.costs.pass_latency import slots_of, step_samples
+    from specdec_lib.experiments.costs.pass_latency import slots_of, pass_times
     from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model
@@ -49,10 +49,10 @@ def calibrate(
     if source and len(sources) < len(names):
         _, missing = methods.build(pair, [name for name in names if name not in sources])
         raise ValueError("; ".join(f"the source {name} needs {what}" for name, what in missing.items()))
-    spent = {width: median(ms) for width, ms in step_samples(model, context, "eager", WIDTHS, repeats).items()}
+    spent = {width: median(ms) for width, ms in pass_times(model, context, "eager", WIDTHS, repeats).items()}
     one = spent[1]
     widths = {width: ms / one for width, ms in spent.items()}
-    drafted = 0.0 if small is None else median(step_samples(small, context, "eager", (1,), repeats)[1]) / one
+    drafted = 0.0 if small is None else median(pass_times(small, context, "eager", (1,), repeats)[1]) / one
     prompt = long_text(tokenizer, vocabulary_size(model), context)[:context]
     step, drafting = drafting_costs(model, alone, sources, prompt, 6 * repeats + 2, spent)
     name = f"{target} on {model.device.type}, {context} tokens before it"

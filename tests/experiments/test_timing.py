@@ -116,10 +116,10 @@ def test_proposals_have_a_cost_in_the_one_token_passes_of_plain_decoding():
 def test_passes_of_every_runtime_are_timed_by_width(pair):
     assert pass_latency.slots_of(40, (1, 4)) == 48  # 44 rounded up to a multiple of 8
     for runtime in ("eager", "static"):
-        spent = pass_latency.step_samples(pair.draft, 40, runtime, (1, 4), repeats=2)
+        spent = pass_latency.pass_times(pair.draft, 40, runtime, (1, 4), repeats=2)
         assert list(spent) == [1, 4] and all(len(own) == 2 and min(own) > 0 for own in spent.values())
     with pytest.raises(ValueError, match="runtime is 'quick'"):
-        pass_latency.step_samples(pair.draft, 40, "quick")
+        pass_latency.pass_times(pair.draft, 40, "quick")
 
 
 PUBLISHED = {"68m": 68_030_208, "0.35b": 361_821_120, "1b": 1_235_814_400, "7b": 6_738_415_616, "13b": 13_015_864_320,
@@ -146,7 +146,7 @@ def test_passes_of_a_few_layers_give_those_of_all(monkeypatch):
 
     monkeypatch.setitem(timing.SHAPES, "tiny", TINY)
     monkeypatch.setattr(timing, "_output_ms", lambda model, widths, repeats: {w: 5.0 * w for w in widths})
-    monkeypatch.setattr(timing, "step_samples", samples)
+    monkeypatch.setattr(timing, "pass_times", samples)
     for few in (1, 2, 6, 9):
         found = timing.pass_ms("tiny", torch.float32, CPU, 8, 3, (1, 4), few=few)
         assert found == pytest.approx({1: 23.0, 4: 92.0})

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specdec_lib.chapters.ch05_specdec_pp.policies import SPEED, PolicyComparison
+from specdec_lib.chapters.ch05_specdec_pp.policies import MEAN_SPEED, PolicyComparison
 from specdec_lib.experiments.runs.results import rate, ratio
 from specdec_lib.experiments.statistics.intervals import Interval, bootstrap_interval
 
@@ -34,16 +34,16 @@ def how_often(comparison: PolicyComparison, met: pd.DataFrame, draft: str) -> di
     return {f"{draft}_{name}_chat": rates[SETS["chat"]] for name, rates in found.items()}
 
 
-def numbers(comparison: PolicyComparison, met: pd.DataFrame) -> dict[str, Any]:
+def coarse_numbers(comparison: PolicyComparison, met: pd.DataFrame) -> dict[str, Any]:
     """The numbers of the chapter about a coarser draft model, by key.
 
     ``met`` are its drafted tokens.
     """
     held_out = comparison.held_out_rows()
-    speedup = rate(held_out[held_out.method == "SpecDec++"], SPEED, by="task")
+    speedup = rate(held_out[held_out.method == "SpecDec++"], MEAN_SPEED, by="task")
     found = {f"coarse_speedup_pp_{key}": speedup[own] for key, own in SETS.items()}
     for word, rival in RIVALS.items():
-        lead = ratio(held_out, "SpecDec++", rival, SPEED, by="task")
+        lead = ratio(held_out, "SpecDec++", rival, MEAN_SPEED, by="task")
         found |= {f"coarse_pp_over_{word}_{key}": lead[own] for key, own in SETS.items()}
     return found | how_often(comparison, met, "coarse") | _other_times(comparison) | _oracle(comparison) | _tokens(met)
 
@@ -65,7 +65,7 @@ def _other_times(comparison: PolicyComparison) -> dict[str, Any]:
 def _oracle(comparison: PolicyComparison) -> dict[str, Interval]:
     """The oracle on Alpaca, where the paper has it."""
     length = comparison.fastest("any fixed K", "conversation")
-    over_plain = {name: rate(comparison.rows(name, "conversation"), SPEED) for name in ("oracle", length)}
+    over_plain = {name: rate(comparison.rows(name, "conversation"), MEAN_SPEED) for name in ("oracle", length)}
     return {
         "coarse_oracle_over_fixed": comparison.over("oracle", length, "conversation"),
         "coarse_oracle_over_plain": over_plain["oracle"],

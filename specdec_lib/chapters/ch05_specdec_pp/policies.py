@@ -51,7 +51,7 @@ from specdec_lib.models.fingerprint import fingerprint
 #: Fixed draft lengths that the paper chose the best of (section 4.1).
 PAPER_LENGTHS = (2, 4, 6, 8, 10, 12, 14)
 #: Mean over outputs of the speed-up over plain decoding: as Table 1 has it, each output counts alike.
-SPEED = ("speed", "outputs")
+MEAN_SPEED = ("speed", "outputs")
 
 
 class Oracle(StoppingRule):
@@ -263,7 +263,7 @@ class PolicyComparison:
         """Speed of one policy over that of another on the prompts of a set (of all) that settings were not chosen on."""
         pair = {"ours": ours, "theirs": theirs}
         rows = [self.rows(method, name).assign(method=side) for side, method in pair.items()]
-        return ratio(pd.concat(rows), *pair, SPEED)
+        return ratio(pd.concat(rows), *pair, MEAN_SPEED)
 
     def rates(self) -> pd.DataFrame:
         """Verification rate (``passes``) and discard rate (``discarded``) of each policy, by set, family and method."""

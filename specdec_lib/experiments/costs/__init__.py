@@ -1,1 +1,1 @@
-"""What passes and drafts cost in time, and the sums of them over the steps of runs."""
+"""What passes and drafts take, measured. ``runs/results.py`` has the one sum of both over the steps of a run, ``with_cost``."""

@@ -46,7 +46,7 @@ def warm(device: torch.device, run: Callable[[], Any]) -> None:
 
 
 @torch.inference_mode()
-def step_samples(
+def pass_times(
     model: PreTrainedModel, context: int, runtime: str = "eager", widths: Sequence[int] = WIDTHS, repeats: int = 20
 ) -> dict[int, list[float]]:
     """Milliseconds of the target's pass over chains of draft tokens, by width, in the order of the rounds.

@@ -27,7 +27,7 @@ from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs.pass_latency import step_samples, units
+from specdec_lib.experiments.costs.pass_latency import pass_times, units
 from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.runs.recorded_runs import WARM_UP, Recording, Runs, record_prompts
 from specdec_lib.experiments.runs.recordings import record_once
@@ -303,7 +303,7 @@ def pass_ms(
     """
     shape = shape_of(name)
     model = random_model(shape, min(few, shape.layers), dtype, device)
-    spent = step_samples(model, context, runtime, widths, repeats)
+    spent = pass_times(model, context, runtime, widths, repeats)
     times = {width: median_interval(own).value for width, own in spent.items()}
     if shape.layers <= few:
         return times

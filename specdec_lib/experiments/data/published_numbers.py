@@ -90,7 +90,7 @@ def published(paper: str) -> dict[str, dict[str, str]]:
 
 
 @lru_cache(maxsize=1)
-def published_rows() -> dict[str, dict[str, str]]:
+def printed_numbers() -> dict[str, dict[str, str]]:
     """The published numbers of all papers by their id; ClaimError if an id is in two files."""
     found: dict[str, dict[str, str]] = {}
     for paper in PAPERS.values():

@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import specdec_lib
 from specdec_lib import files, paths
-from specdec_lib.experiments.data.published_numbers import ClaimError, published_rows, published_text
+from specdec_lib.experiments.data.published_numbers import ClaimError, printed_numbers, published_text
 from specdec_lib.methods import METHODS
 from specdec_lib.report import numbers, plots
 from specdec_lib.report.appearance import APPEARANCES
@@ -54,7 +54,7 @@ class Published(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the text, or the error."""
         try:
-            return [nodes.Text(published_text(self.text, published_rows()))], []
+            return [nodes.Text(published_text(self.text, printed_numbers()))], []
         except (ClaimError, ZeroDivisionError) as error:
             message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [nodes.problematic(self.rawtext, self.rawtext)], [message]

@@ -40,7 +40,7 @@ from specdec_lib.experiments.data.published_numbers import (
     ClaimError,
     parse_entry,
     published_range,
-    published_rows,
+    printed_numbers,
 )
 from specdec_lib.report.numbers import Number
 
@@ -294,8 +294,8 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     def _known_numbers(cls, given: dict[str, str]) -> dict[str, str]:
         for name, text in given.items():
             if "/" in name:
-                published_range(text, published_rows())
-            elif name not in published_rows():
+                published_range(text, printed_numbers())
+            elif name not in printed_numbers():
                 raise ClaimError(f"there is no published number {name!r} in data/published")
         return given
 
@@ -438,7 +438,7 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     by_paper = judged.sort_values("paper", key=lambda papers: papers.map(list(PAPERS).index), kind="stable")
     for one in by_paper.itertuples():
         for headline in one.claim.headline:
-            published = published_range(headline.published, published_rows()) if headline.published else None
+            published = published_range(headline.published, printed_numbers()) if headline.published else None
             for key, cost in headline.ours.items():
                 ours = number(key, tables)
                 size = size_ratio(ours, *published) if published else None

@@ -7,7 +7,7 @@ from html import escape
 
 import pandas as pd
 
-from specdec_lib.experiments.data.published_numbers import published_range, published_rows
+from specdec_lib.experiments.data.published_numbers import published_range, printed_numbers
 from specdec_lib.report.claims import rules
 from specdec_lib.report.claims.rules import Claim, Condition, Tables, Truth
 from specdec_lib.report.numbers import NO_INTERVAL
@@ -25,7 +25,7 @@ def condition_truths(claim: Claim, tables: Tables) -> list[tuple[str, str, Truth
 
 def sizes(claim: Claim, tables: Tables) -> list[str]:
     """Each published size compared with ours, or the published numbers that the claim lists."""
-    rows, lines = published_rows(), []
+    rows, lines = printed_numbers(), []
     for key, expression in claim.published.items():
         if key in rows:
             row = rows[key]
@@ -57,7 +57,8 @@ def _compared(claim: Claim, tables: Tables) -> list[float]:
     """How many times as large as published our numbers are; 1 where the published number lies in our interval."""
     sized = ((key, expression) for key, expression in claim.published.items() if "/" in key)
     found = (
-        rules.size_ratio(rules.number(key, tables), *published_range(range_, published_rows())) for key, range_ in sized
+        rules.size_ratio(rules.number(key, tables), *published_range(range_, printed_numbers()))
+        for key, range_ in sized
     )
     return sorted(off for off in found if off is not None)
 
