@@ -39,8 +39,8 @@ from specdec_lib.experiments.data.published_numbers import (
     PAPERS,
     ClaimError,
     parse_entry,
-    published_range,
     printed_numbers,
+    published_range,
 )
 from specdec_lib.report.numbers import Number
 

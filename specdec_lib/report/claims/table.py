@@ -7,7 +7,7 @@ from html import escape
 
 import pandas as pd
 
-from specdec_lib.experiments.data.published_numbers import published_range, printed_numbers
+from specdec_lib.experiments.data.published_numbers import printed_numbers, published_range
 from specdec_lib.report.claims import rules
 from specdec_lib.report.claims.rules import Claim, Condition, Tables, Truth
 from specdec_lib.report.numbers import NO_INTERVAL

@@ -11,9 +11,9 @@ from specdec_lib import paths
 from specdec_lib.experiments.data.published_numbers import (
     PAPERS,
     ClaimError,
+    printed_numbers,
     published,
     published_range,
-    printed_numbers,
     published_text,
 )
 from specdec_lib.report import numbers
