@@ -37,7 +37,7 @@ from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
 from specdec_lib.experiments.costs.pass_latency import chain_of
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import render
-from specdec_lib.experiments.statistics.intervals import Interval, ends_of, median_interval
+from specdec_lib.experiments.statistics.intervals import Interval, mean_interval, median_interval
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import METHODS, build, draft_length, tree_sources
@@ -168,13 +168,11 @@ def quality(model: Any, tokenizer: Any) -> dict[str, Any]:
         expected, got = (each.log_softmax(-1) for each in rows)
         divergences.append(float((expected.exp() * (expected - got)).sum(-1).mean()))
         equal.append(float((expected.argmax(-1) == got.argmax(-1)).double().mean()))
-    return {"quality_prompts": len(equal), "kl_divergence": mean(divergences), "equal_greedy_choices": mean(equal)}
-
-
-def mean(values: list[float]) -> Interval:
-    """The mean, with the interval of means of as many values, drawn anew."""
-    drawn = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
-    return Interval(float(np.mean(values)), *ends_of(drawn, len(values)))
+    return {
+        "quality_prompts": len(equal),
+        "kl_divergence": mean_interval(divergences),
+        "equal_greedy_choices": mean_interval(equal),
+    }
 
 
 def fresh(place: str, threads: int) -> tuple[float, float]:

@@ -94,6 +94,13 @@ class KeptText:
         return load_file(self.path)["states"]
 
 
+def kept_texts(target: PreTrainedModel, rows: list[dict], data: Path) -> list[KeptText]:
+    """Prompts and answers, whose states are kept in a folder of the target's."""
+    folder = data / "states" / fingerprint(target)[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    return [KeptText(target, row, folder) for row in rows]
+
+
 def about(began: float, device: torch.device) -> dict[str, Any]:
     """Where and with what something was trained."""
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
@@ -152,11 +159,7 @@ def train_drafting(
         for kind in kinds
         if go_on
     }
-    kept = data / "states" / fingerprint(target)[:16]
-    kept.mkdir(parents=True, exist_ok=True)
-    training, held_out = (
-        [KeptText(target, row, kept) for row in some] for some in (learned[:part], rows[::HELD_OUT][:held])
-    )
+    training, held_out = (kept_texts(target, some, data) for some in (learned[:part], rows[::HELD_OUT][:held]))
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds:

@@ -21,12 +21,11 @@ import torch
 import torch.nn.functional as F
 import typer
 from own_answers import unpack
-from train_companions import repeatable, texts
+from train_companions import KeptText, kept_texts, repeatable
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from specdec_lib import load_model, paths
 from specdec_lib.commands import options
-from specdec_lib.heads.draft_training import Text
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.models.fingerprint import fingerprint
 
@@ -81,7 +80,7 @@ def student(recipe: Recipe, target: PreTrainedModel, known: torch.Tensor, seed: 
 class Trainer:
     """A draft model, its target and the answers that it learns from, with the target's states."""
 
-    def __init__(self, recipe: Recipe, target: PreTrainedModel, known_texts: list[Text], epochs: int, seed: int):
+    def __init__(self, recipe: Recipe, target: PreTrainedModel, known_texts: list[KeptText], epochs: int, seed: int):
         self.recipe, self.target, self.texts, self.epochs, self.seed = recipe, target, known_texts, epochs, seed
         self.device = target.device
         self.lengths = [len(text.tokens) for text in self.texts]
@@ -208,13 +207,14 @@ def main(
     out: Annotated[Path, options.folder("of the drafts")] = Path("_build/companions/drafts"),
     name: Annotated[list[str] | None, options.choice(tuple(RECIPES), "may be repeated (default: all)")] = None,
     epochs: Annotated[int, options.whole_number("rounds over the answers")] = 8,
+    data: Annotated[Path, options.folder("of the target's states")] = Path("_build/companions"),
     device: options.Device = "auto",
     seed: Annotated[int, options.whole_number("of all that is drawn", 0)] = 0,
 ) -> None:
-    """Train draft models for SmolLM2 on its own answers; finished ones stay. The target's states take 7 GB of memory."""
+    """Train draft models for SmolLM2 on its own answers; finished ones stay. The target's states take 7 GB of disk."""
     repeatable()
     target, tokenizer = load_model("smollm2", device, "float32")
-    known = texts(target, unpack(answers))
+    known = kept_texts(target, unpack(answers), data)
     for recipe in [one for one in name or RECIPES if not (out / one).exists()]:
         aside = out / f"{recipe}.unfinished"
         Trainer(RECIPES[recipe], target, known, epochs, seed).train(aside)

@@ -95,3 +95,12 @@ def test_what_a_user_imports_loads_nothing_of_the_extras_and_a_drafter_not_the_o
     own = [name for name in loaded if name.startswith("specdec_lib")]
     assert "specdec_lib.drafters.prompt_lookup" in own and len(own) <= 20
     assert not [name for name in loaded if name.startswith(("faiss", "numba", "specdec_lib.datastores"))]
+
+
+def test_every_script_and_benchmark_finds_what_it_imports():
+    programs = [path for folder in ("scripts", "benchmarks") for path in sorted((paths.root() / folder).glob("*.py"))]
+    assert len(programs) > 20
+    reads = f"import runpy, sys\nsys.path[:0] = {[str(paths.root()), str(paths.root() / 'scripts')]}\n"
+    runs = "\n".join(f"runpy.run_path({str(path)!r}, run_name='imported')" for path in programs)
+    run = subprocess.run([sys.executable, "-c", reads + runs], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
