@@ -50,7 +50,7 @@ def main(
         for key, tokens in zip(
             batch, guesses(model, ids, [Sampling()] * len(batch), second_model.LENGTH, end), strict=True
         ):
-            recordings.keep(key, recordings.Answer(tokens, "eos" if tokens[-1] == end else "length"), weights)
+            recordings.save_answer(key, recordings.Answer(tokens, "eos" if tokens[-1] == end else "length"), weights)
         missing = missing[len(batch) :]
         print(f"{len(batch)} answers, {len(missing)} left, {time.monotonic() - begun:.0f} s", flush=True)
 

@@ -28,8 +28,8 @@ from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.runs.metrics import pooled_metrics
-from specdec_lib.experiments.runs.recorded_runs import Recording, Runs, prompts_of
-from specdec_lib.experiments.statistics.intervals import Counts, Interval, interval_of_sums, ratio_of_rates
+from specdec_lib.experiments.runs.recorded_runs import Runs
+from specdec_lib.experiments.statistics.intervals import Interval, interval_of_sums
 
 
 def ends_inside(run: Generation) -> bool:
@@ -68,19 +68,6 @@ def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTime
     )
     draft = [pooled_metrics(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
     return ForwardTimes(median(draft), median(target), median(verify))
-
-
-def speed_ratio(ours: Runs, theirs: Runs, times: ForwardTimes, recordings: Sequence[Recording]) -> Interval:
-    """Tokens a second of a draft model in two sets of runs over the same recordings, by equation 2.3: every forward of
-    either model at its median time. The interval is over prompts."""
-    counts = [
-        Counts(
-            [len(run.tokens) for run in runs],
-            [times.draft * sum(step.drafted for step in run.steps) + times.target * len(run.steps) for run in runs],
-        )
-        for runs in (ours, theirs)
-    ]
-    return ratio_of_rates(*counts, prompts_of(recordings))
 
 
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:

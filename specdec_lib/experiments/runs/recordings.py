@@ -185,7 +185,7 @@ def lookup(key: str) -> Answer | None:
 
 
 def _about(path: Path) -> dict:
-    """What :func:`keep` wrote."""
+    """What :func:`save_answer` wrote."""
     about = read_json(path) or {}
     tokens, named = about.get("tokens"), [about.get(name) for name in ("weights", "dtype", "device")]
     sound = isinstance(tokens, list) and all(type(token) is int and 0 <= token < 2**32 for token in tokens)
