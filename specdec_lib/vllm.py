@@ -87,7 +87,27 @@ def _parts(drafter: Drafter) -> Iterator[Drafter]:
 
 
 def check_tokens_alone(drafter: Drafter) -> None:
-    """Refuse by a ValueError a drafter that needs more than tokens: vLLM shows a proposer nothing else."""
+    """Refuse a drafter that needs more than tokens: vLLM shows a proposer nothing else.
+
+    Parameters
+    ----------
+    drafter : Drafter
+
+    Raises
+    ------
+    ValueError
+        If it, or a drafter that it calls, needs states, attention, logits, probabilities or the target's outputs.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters import PromptLookup, PromptLookupHidden
+    >>> from specdec_lib.vllm import check_tokens_alone
+    >>> check_tokens_alone(PromptLookup())
+    >>> check_tokens_alone(PromptLookupHidden(2))
+    Traceback (most recent call last):
+        ...
+    ValueError: ... needs hidden states, and vLLM gives a proposer tokens alone; use ... instead
+    """
     check_drafter(drafter)
     # The innermost first: a drafter that wraps another one has its needs.
     for part in reversed([*_parts(drafter)]):
@@ -110,8 +130,26 @@ def check_tokens_alone(drafter: Drafter) -> None:
 class BatchCosts:
     """Cost of a pass by the number of requests in it and of drafted tokens, in any one unit of time.
 
-    ``batches`` has for each measured number of requests the cost by drafted tokens of all requests together; 0 must be among
-    them. Between what was measured the cost is linear; beyond it the last line goes on.
+    Between two measured numbers the cost is on the line between theirs, beyond the largest on the line through the last two.
+
+    Parameters
+    ----------
+    batches : mapping of int to mapping of int to float
+        For each measured number of requests the cost by the number of drafted tokens, those of all requests together; 0 must be
+        among them.
+    name : str
+        Says what was measured.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing measured, a cost is no positive number, or one without drafts is missing.
+
+    Examples
+    --------
+    >>> from specdec_lib.vllm import BatchCosts
+    >>> BatchCosts({1: {0: 1.0, 8: 1.4}}).curve(1, 4)
+    array([1.  , 1.05, 1.1 , 1.15, 1.2 ])
     """
 
     def __init__(self, batches: Mapping[int, Mapping[int, float]], name: str = "given"):
@@ -138,7 +176,20 @@ class BatchCosts:
         return curve
 
     def curve(self, batch: int, most: int) -> np.ndarray:
-        """Costs of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
+        """Costs of a pass by its drafted tokens.
+
+        Parameters
+        ----------
+        batch : int
+            Requests in the pass.
+        most : int
+            Most drafted tokens, of all requests together.
+
+        Returns
+        -------
+        float64 array of shape (most + 1,)
+            Of 0, 1, ..., ``most`` drafted tokens.
+        """
         curve = self._curves.get(batch)
         if curve is None or len(curve) <= most:
             drafted, sizes = np.arange(most + 1, dtype=float), list(self.batches)
@@ -159,18 +210,52 @@ class BatchCosts:
 
 
 class WidthCosts:
-    """Costs of ``python -m specdec_lib calibrate``, which go by all tokens of a pass, whosever they are."""
+    """Costs of ``python -m specdec_lib calibrate``, which go by all tokens of a pass, whosever they are.
+
+    Parameters
+    ----------
+    costs : PassCosts
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters.pass_costs import PassCosts
+    >>> from specdec_lib.vllm import WidthCosts
+    >>> WidthCosts(PassCosts({1: 1.0, 3: 1.2})).curve(batch=2, most=1)
+    array([1.1, 1.2])
+    """
 
     def __init__(self, costs: PassCosts):
         self.costs, self.name = costs, costs.name
 
     def curve(self, batch: int, most: int) -> np.ndarray:
-        """Costs of a pass of so many requests with 0, 1, ..., ``most`` drafted tokens, float64."""
+        """As :meth:`BatchCosts.curve`."""
         return self.costs.curve(batch + most)[batch - 1 :]
 
 
 def read_costs(path: str | Path) -> BatchCosts | WidthCosts:
-    """Costs in a file of ``calibrate-vllm`` or ``calibrate``, or those of :data:`CURVES` by their name."""
+    """Costs in a file of ``calibrate-vllm`` or ``calibrate``, or some that have a name.
+
+    Parameters
+    ----------
+    path : path
+        A file, or ``"cpu"``, ``"gpu"``, ``"server"`` (:data:`~specdec_lib.drafters.pass_costs.CURVES`).
+
+    Returns
+    -------
+    BatchCosts or WidthCosts
+
+    Raises
+    ------
+    ValueError
+        If the file holds no costs.
+
+    Examples
+    --------
+    >>> from specdec_lib.vllm import BatchCosts, read_costs
+    >>> BatchCosts({1: {0: 1.0, 8: 1.4}}).save(folder / "costs.json")
+    >>> read_costs(folder / "costs.json").batches
+    {1: {0: 1.0, 8: 1.4}}
+    """
     if str(path) in CURVES:
         return WidthCosts(CURVES[str(path)])
     try:
@@ -624,11 +709,22 @@ def proposer(
         calibrate-vllm`` or ``calibrate``, or ``"cpu"``, ``"gpu"``, ``"server"``. Drafts are then as long as pays for the whole
         batch, down to none. Without it each has ``num_speculative_tokens``, if the drafter has so many.
 
+    Returns
+    -------
+    callable
+        vLLM calls it with its configuration, once for each worker.
+
     Raises
     ------
     ValueError
         When the engine starts: the drafter needs more than tokens, its store is of another vocabulary, or ``costs`` cannot be
         read.
+
+    Examples
+    --------
+    >>> from specdec_lib.drafters import PromptLookup
+    >>> from specdec_lib.vllm import proposer
+    >>> Proposer = proposer(lambda: PromptLookup(8))
     """
     if not callable(make):
         raise TypeError(f"make is {make!r}; expected a function that makes a drafter: proposer(lambda: PromptLookup())")
@@ -669,7 +765,30 @@ _MAKERS: dict[str, Callable[[int, Any, dict[str, Any]], Drafter]] = {
 
 
 def drafter_of_settings(settings: Mapping[str, Any], most: int) -> Drafter:
-    """The drafter of :func:`Proposer`'s settings, for drafts of at most ``most`` tokens."""
+    """The drafter that the settings of :func:`Proposer` name.
+
+    Parameters
+    ----------
+    settings : mapping
+        As :func:`Proposer` has them.
+    most : int
+        Longest draft of one request, in tokens.
+
+    Returns
+    -------
+    Drafter
+
+    Raises
+    ------
+    ValueError
+        If there is no such drafter, or its store is missing or has shards.
+
+    Examples
+    --------
+    >>> from specdec_lib.vllm import drafter_of_settings
+    >>> type(drafter_of_settings({"drafter": "PLD"}, most=8)).__name__
+    'PromptLookup'
+    """
     name = one_of("drafter", settings["drafter"], (*_MAKERS, "One tree"))
     store = open_suffix_index(settings["store"]) if "store" in settings else None
     if isinstance(store, ShardedSuffixIndex) and name in ("SuffixDecoding", "SAM-Decoding"):
@@ -699,6 +818,20 @@ def Proposer(vllm_config: Any) -> Any:
     ``{"drafter": "PLD"}``, or ``"REST"``, ``"SuffixDecoding"``, ``"SAM-Decoding"``, ``"One tree"``; with ``"store"``, the folder of
     a datastore, ``"costs"`` (:func:`proposer`), ``"arguments"`` of the drafter's class, and ``"sources"`` of one tree.
     ``{"measure": FILE}`` drafts arbitrary tokens instead, and writes what passes take.
+
+    Parameters
+    ----------
+    vllm_config : VllmConfig
+
+    Returns
+    -------
+    object
+        A proposer, with the method ``propose`` that vLLM calls.
+
+    Raises
+    ------
+    ValueError
+        If the settings are missing or wrong.
     """
     settings = _settings()
     most = vllm_config.speculative_config.num_speculative_tokens

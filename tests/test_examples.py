@@ -75,7 +75,8 @@ def names():
     return scope
 
 
-WITH_EXAMPLES = [path for path in [paths.PACKAGE / "files.py", *FILES] if any(map(has_example, documented(path)))]
+OTHERS = [paths.PACKAGE / name for name in ("files.py", "vllm.py")]
+WITH_EXAMPLES = [path for path in [*OTHERS, *FILES] if any(map(has_example, documented(path)))]
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: f"{path.parent.name}.{path.stem}")
@@ -123,7 +124,7 @@ def taken_parameters(node: Documented) -> set[str]:
 
 def test_what_has_an_example_names_each_of_its_parameters():
     wrong = {}
-    for path in FILES:
+    for path in [*OTHERS, *FILES]:
         for node in filter(has_example, public(path)):
             # What custom_generate takes besides is refused, with a word on how to call it.
             taken = taken_parameters(node) - ({"called", "given"} if node.name == "custom_generate" else set())

@@ -135,7 +135,20 @@ class TreeCache(Cache):
         self.states: dict[int, torch.Tensor] = {}
 
     def allocate(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views for the layer ``index``, like its first ``keys`` and ``values``."""
+        """Make the buffers of a layer.
+
+        Parameters
+        ----------
+        index : int
+            The layer.
+        keys, values : tensors of shape (1, heads, n, d)
+            Its first ones, whose heads, widths, dtype and device the buffers take.
+
+        Returns
+        -------
+        keys, values : tensors of shape (1, heads, capacity, d)
+            Views into the buffers.
+        """
         views = []
         for name, states in (("keys", keys), ("values", values)):
             key = (states.shape[1], states.shape[3], states.dtype, states.device)
@@ -159,7 +172,13 @@ class TreeCache(Cache):
         return arena
 
     def store(self, layer: int, states: torch.Tensor) -> None:
-        """Write captured states of a pass, (width, d), where its keys and values are written."""
+        """Write captured states of a pass where its keys and values are written.
+
+        Parameters
+        ----------
+        layer : int
+        states : tensor of shape (width, d)
+        """
         if layer not in self.states:
             self.states[layer] = _trainable(states, self.capacity)
         if self.slots is not None:
@@ -168,7 +187,18 @@ class TreeCache(Cache):
             self.states[layer][self.length : self.length + len(states)] = states
 
     def reserve(self, width: int) -> None:
-        """Make room for ``width`` positions behind the committed ones."""
+        """Make room behind the committed positions.
+
+        Parameters
+        ----------
+        width : int
+            Positions.
+
+        Raises
+        ------
+        ValueError
+            If the buffers are static and too small.
+        """
         need = self.length + width
         if need <= self.capacity:
             return
@@ -186,7 +216,14 @@ class TreeCache(Cache):
             self.states[layer][: self.length] = old[: self.length]
 
     def commit(self, block: Sequence[int]) -> None:
-        """Keep the given entries of the block last written, ascending: 0 is the root, ``i + 1`` node ``i`` of the draft tree."""
+        """Keep some tokens of the last pass, which then stand right behind the positions that were committed before.
+
+        Parameters
+        ----------
+        block : sequence of int
+            Their places in the pass, ascending. Place 0 is the token before the draft; place ``i + 1`` is node ``i`` of the draft
+            tree.
+        """
         count = len(block)
         if count and block[-1] != count - 1:
             source = [self.length + i for i in block]
@@ -208,7 +245,18 @@ class TreeCache(Cache):
             arena.zero_()
 
     def truncate(self, length: int) -> None:
-        """Forget the committed positions from ``length`` on."""
+        """Forget the committed positions from ``length`` on.
+
+        Parameters
+        ----------
+        length : int
+            Positions to keep.
+
+        Raises
+        ------
+        ValueError
+            If so many are not committed.
+        """
         if not 0 <= length <= self.length:
             raise ValueError(f"length is {length}; expected 0 to {self.length}, the positions that are committed")
         self.length = length

@@ -362,7 +362,8 @@ def _ready(model: PreTrainedModel) -> PreTrainedModel:
 @cache
 def check_threads() -> None:
     """Warn, once, where a product is several times slower on all threads than on one: other programs hold the cores then."""
-    threads = torch.get_num_threads()
+    if (threads := torch.get_num_threads()) == 1:
+        return
     weights, states = torch.zeros(1536, 576), torch.zeros(16, 576)
 
     def seconds(count: int) -> float:
