@@ -42,6 +42,7 @@ from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import tree_digest, write_atomic
 from specdec_lib.methods import METHODS, build, draft_length, tree_sources
 from specdec_lib.models import smollm2
+from specdec_lib.report.display.provenance import cpu_model
 from specdec_lib.wheels import fetch
 
 WIDTHS, CONTEXT = (1, 2, 4, 5, 8, 11, 16, 32), 300
@@ -333,7 +334,7 @@ def main(
         print(f"{name}: {value:.3g} (asked: {wanted})")
     counts = {key: value for key, value in found.items() if key in done["quality"]}
     with chdir(out):
-        about = {"threads": every, "rounds": rounds, "tokens": tokens}
+        about = {"threads": every, "rounds": rounds, "tokens": tokens, "processor": cpu_model()}
         report.save("own_bits", about | counts, {key: value for key, value in found.items() if key not in counts})
     if big:
         kept.unlink()
