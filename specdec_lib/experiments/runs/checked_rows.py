@@ -39,7 +39,7 @@ from specdec_lib.models.fingerprint import fingerprint
 #: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
 #: Seconds of an experiment, beyond which no further prompt is made again.
-SECONDS = 2.0
+SECONDS = 1.0
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
 #: A relative change of each weight and score, of the size of float32's rounding, and how often another one is tried.
@@ -187,7 +187,7 @@ class CheckedRows:
         def work(one: Prompt) -> float:
             return len(one.text) + read * written[one.task, one.id]
 
-        drawn.sort(key=lambda one: work(one) * random.Random(f"{self.seed} {one.task} {one.id}").random())
+        drawn.sort(key=lambda one: work(one) ** 2 * random.Random(f"{self.seed} {one.task} {one.id}").random())
         began = time.perf_counter()
         for i, prompt in enumerate(drawn):
             if i and (time.perf_counter() - began) * (i + 1) / i > SECONDS:
@@ -211,6 +211,10 @@ class CheckedRows:
         self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
     ) -> bool:
         """Whether weights and scores of stored states that differ by as much as float32 rounds give other rows too."""
+        # Scores alone first: with the weights as they are nothing is decoded.
+        with perturbed_scores(0), recordings_in(self.decoded.name, verify=True):
+            if row_files.differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+                return True
         for draw in range(DRAWS):
             with (
                 perturbed_weights(self.models.values(), draw),
