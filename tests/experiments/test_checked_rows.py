@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from specdec_lib import DraftTree, Sampling
+from specdec_lib import Capture, DraftTree, Sampling, paths
 from specdec_lib.datastores import DenseIndex
 from specdec_lib.drafters import PromptLookup
 from specdec_lib.experiments.data.prompt import Prompt
-from specdec_lib.experiments.runs import checked_rows, recorded_runs, results, row_files
+from specdec_lib.experiments.runs import checked_rows, recorded_runs, recordings, results, row_files
 from specdec_lib.experiments.runs.checked_rows import CheckedRows
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.row_files import RowsError
@@ -191,6 +191,27 @@ def test_every_build_reads_all_rows_and_makes_a_sample_again(made, model, seed, 
     assert len(asked) == 1 and asked[0] != "0"
 
 
+def test_prompts_whose_rows_take_long_are_drawn_seldom_and_those_without_rows_to_check_never(made, model, monkeypatch):
+    folder, _ = made
+    frame, about = row_files.read("01/greedy", folder)
+    frame = frame.assign(tokens=[1, 1, 10, 1, 1], method=["PLD"] * 4 + ["REST"])
+    row_files.write("01/greedy", frame, about | {"stores": {"text": "old"}}, folder)
+    monkeypatch.setattr(checked_rows, "SECONDS", 0.0)
+    drawn = []
+
+    def known(prompts):
+        drawn.append(prompts[0].id)
+        return frame[frame.prompt == prompts[0].id]
+
+    for seed in range(200):
+        book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
+        book.rows("greedy", known, PROMPTS, {"text": ("new", ["REST"])})
+        assert (book.outcomes[0].here, book.outcomes[0].made) == (4, 1)
+    often = {prompt.id: drawn.count(prompt.id) for prompt in PROMPTS}
+    # 268 units of work each, and 905 of the third prompt.
+    assert min(often["0"], often["1"], often["3"]) > 40 and 0 < often["2"] < 30 and often["4"] == 0
+
+
 class OneTokenLess(PromptLookup):
     """A drafter with a fault: it forgets the last token of each draft."""
 
@@ -227,6 +248,38 @@ class Reversed:
 
     def __call__(self, text):
         return {"input_ids": self.tokenizer(text)["input_ids"][::-1]}
+
+
+def test_a_check_takes_a_committed_answer_after_a_pass_which_shows_that_the_model_writes_it(
+    model, tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.delenv(recordings.FRESH)
+    monkeypatch.setattr(paths, "RECORDINGS", tmp_path / "committed" / "own.npz")
+    (known,), weights = record_once(model, tokenizer, PROMPTS[:1], Sampling(), 24), recordings.identity(model)
+    monkeypatch.setattr(recordings, "record", lambda *_, **__: pytest.fail("decoded"))
+
+    def asked(name, verify=True, capture=Capture()):
+        with checked_rows.recordings_in(str(tmp_path / name), verify):
+            (found,) = record_once(model, tokenizer, PROMPTS[:1], Sampling(), 16, capture)
+        return found.trace.tokens
+
+    def commit(tokens):
+        key = recordings.key_of(weights, Sampling(), known.trace.prompt)
+        recordings.save_answer(key, recordings.Answer(tokens, "length"), weights)
+        recordings.pack_answers(recordings.folder(), paths.RECORDINGS, [weights], {})
+
+    commit(known.trace.tokens)
+    assert asked("one") == asked("two", capture=Capture((1,))) == known.trace.tokens[:16]
+    with pytest.raises(pytest.fail.Exception, match="decoded"):
+        asked("three", verify=False)
+    commit([*known.trace.tokens[:9], known.trace.tokens[9] ^ 1, *known.trace.tokens[10:]])
+    for name, capture in {"four": Capture(), "five": Capture((1,))}.items():
+        with pytest.raises(recordings.RecordingError, match="token 9 of the recording"):
+            asked(name, capture=capture)
+    # A fresh run, whose folder is named outside of the check, decodes all.
+    monkeypatch.setenv(recordings.FRESH, str(tmp_path / "fresh"))
+    with pytest.raises(pytest.fail.Exception, match="decoded"):
+        asked("six")
 
 
 def test_a_difference_that_rounding_makes_is_counted_and_does_not_stop_the_page(made, model):

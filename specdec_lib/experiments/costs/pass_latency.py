@@ -53,7 +53,7 @@ def pass_times(
 
     Every pass attends over the same number of slots, whatever its width and runtime: those of :func:`slots_of`, of
     which the last are its own. The widths take turns, narrow ones first, so that what else the machine does falls on all
-    of them; three rounds go before those that are timed. On a GPU it is the device's own time.
+    of them; one round goes before those that are timed. On a GPU it is the device's own time.
     """
     one_of("runtime", runtime, RUNTIMES)
     widths, slots = sorted(widths), slots_of(context, widths)
@@ -64,7 +64,7 @@ def pass_times(
         clock = clock_of(target.devices)
         target.extend(chain_of(model, slots - widths[0]))
         warm(target.device, lambda: target.verify(5, EMPTY))
-        for number in range(repeats + 3):
+        for number in range(repeats + 1):
             if number and len(widths) > 1:
                 target.extend(chain_of(model, widths[-1] - widths[0]))
             for width, tree in trees.items():
@@ -73,7 +73,7 @@ def pass_times(
                 target.verify(5, tree)
                 marks[width].append((began, clock.mark()))
         clock.settle()
-        return {width: [1e3 * clock.seconds(*pair) for pair in own[3:]] for width, own in marks.items()}
+        return {width: [1e3 * clock.seconds(*pair) for pair in own[1:]] for width, own in marks.items()}
 
 
 def units(method: Method, step: Step) -> int:

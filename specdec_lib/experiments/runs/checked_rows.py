@@ -38,8 +38,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Names the rows that a run makes and writes, with spaces between: those of a chapter, ``01``, or one file of it, ``01/greedy``.
 MAKE = "SPECDEC_ROWS"
-#: Seconds after which no further prompt of an experiment is made again.
-SECONDS = 2.0
+#: Seconds of an experiment, beyond which no further prompt is made again.
+SECONDS = 1.0
 #: Prompts that are made before what is finished is written down.
 PIECE = 8
 #: A relative change of each weight and score, of the size of float32's rounding, and how often another one is tried.
@@ -169,24 +169,30 @@ class CheckedRows:
         others: set[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew, but not of the methods ``unchecked`` and ``others``: their outputs are
-        decoded by this run, not taken from an earlier one.
+        decoded by this run, or committed ones that it verifies, and not taken from an earlier one.
 
         The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once. Short prompts
-        are drawn more often than long ones, so that more of them are made again in the time.
+        with short outputs are drawn more often than long ones, so that more of them are made again in the time.
         """
         compared = {"columns": about["columns"], "key": [*row_files.KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
-        drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in known]
-        if unchecked >= set(frame.method):
-            drawn = []
+        checked = frame[~frame.method.isin(unchecked)]
+        written = checked.groupby(["task", "prompt"])
+        written = (written.tokens.sum() if "tokens" in checked else written.size()).to_dict()
+        drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in written]
         outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
         self.outcomes.append(outcome)
-        drawn.sort(key=lambda one: len(one.text) * random.Random(f"{self.seed} {one.task} {one.id}").random())
+        read = sum(len(one.text) for one in drawn) / max(1, sum(written.values()))  # characters for each token of a row
+
+        def work(one: Prompt) -> float:
+            return len(one.text) + read * written[one.task, one.id]
+
+        drawn.sort(key=lambda one: work(one) ** 2 * random.Random(f"{self.seed} {one.task} {one.id}").random())
         began = time.perf_counter()
         for i, prompt in enumerate(drawn):
-            if i and time.perf_counter() - began > SECONDS:
+            if i and (time.perf_counter() - began) * (i + 1) / i > SECONDS:
                 break
-            with recordings_in(self.decoded.name):
+            with recordings_in(self.decoded.name, verify=True):
                 made = make([prompt])
             kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
             kept, made = (rows[~rows.method.isin(unchecked | others)] for rows in (kept, made))
@@ -205,6 +211,10 @@ class CheckedRows:
         self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
     ) -> bool:
         """Whether weights and scores of stored states that differ by as much as float32 rounds give other rows too."""
+        # Scores alone first: with the weights as they are nothing is decoded.
+        with perturbed_scores(0), recordings_in(self.decoded.name, verify=True):
+            if row_files.differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+                return True
         for draw in range(DRAWS):
             with (
                 perturbed_weights(self.models.values(), draw),
@@ -268,16 +278,17 @@ def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
 
 
 @contextmanager
-def recordings_in(folder: str) -> Iterator[None]:
-    """Let recorded tokens be read from this folder alone, and keep there what is decoded meanwhile."""
-    before = os.environ.get(recordings.FRESH)
-    os.environ[recordings.FRESH] = folder
+def recordings_in(folder: str, verify: bool = False) -> Iterator[None]:
+    """Let recorded tokens be read from this folder alone, and keep there what is decoded meanwhile; with ``verify`` also committed
+    ones, each after a pass over it (:data:`specdec_lib.experiments.runs.recordings.VERIFY`)."""
+    before = {name: os.environ.get(name, "") for name in (recordings.FRESH, recordings.VERIFY)}
+    # A fresh run decodes everything.
+    variables = {recordings.FRESH: folder, recordings.VERIFY: "1" if verify and not before[recordings.FRESH] else ""}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ[recordings.FRESH]
-        if before is not None:
-            os.environ[recordings.FRESH] = before
+        os.environ.update(before)
 
 
 @contextmanager

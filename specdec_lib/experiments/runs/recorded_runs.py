@@ -34,7 +34,7 @@ Runs = Sequence[Generation]
 #: What a drafter knows of other prompts: nothing, or what it learned from those before in order.
 STATES = ("cold", "warm")
 #: Tokens that every method decodes before any time counts.
-WARM_UP = 8
+WARM_UP = 3
 
 #: A chat as plain text: its turns, and the answers before the last one, with an empty line between them.
 PLAIN_TEXT = (

@@ -6,7 +6,7 @@ States and attention rows are not kept: one pass over prompt and answer gives th
 (:func:`specdec_lib.decoding.teacher_forcing.record_known`).
 
 Every run decodes a sample of what it takes from there again and compares. ``python -m specdec_lib run --fresh`` decodes
-everything again.
+everything again. Where rows are checked, one pass over a committed answer shows that it is what the model writes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Names the folder of a run that decodes everything again: what it decodes is kept there, and nothing else is read.
 FRESH = "SPECDEC_FRESH"
+#: Set beside it where a committed answer may be taken after one pass over it: each token is the one that the model writes there.
+VERIFY = "SPECDEC_VERIFY"
 #: One in so many of the outputs that are taken from a file is decoded again.
 SAMPLE = 40
 _REASONS = ("eos", "length", "context")
@@ -90,6 +92,13 @@ def record_once(
             key = key_of(weights, sampling, ids)
             found = lookup(key)
             known = None if found is None else found.cut(max_new_tokens)
+            if known is None and os.environ.get(VERIFY) and (kept := _of_repository(key)):
+                known = kept.cut(max_new_tokens)
+                if known is not None and capture == Capture():  # else the pass below verifies it
+                    _, written = record_known(model, ids, *known, sampling, max_new_tokens)
+                    compare(model, prompt, ids, known, written, sampling)
+                if known is not None:
+                    save_answer(key, known, weights)
             if known is None:
                 trace = record(model, ids, sampling, max_new_tokens)
                 known = Answer(trace.tokens, trace.finish_reason)
@@ -177,8 +186,10 @@ def lookup(key: str) -> Answer | None:
     if path.is_file():
         about = _about(path)
         return Answer(about["tokens"], about["finish_reason"])
-    if os.environ.get(FRESH):
-        return None
+    return None if os.environ.get(FRESH) else _of_repository(key)
+
+
+def _of_repository(key: str) -> Answer | None:
     # A file per model; the key names the weights.
     files = sorted(paths.RECORDINGS.parent.glob("*.npz"))
     return next((found[key] for path in files if key in (found := _committed(path, path.stat().st_mtime_ns))), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,7 +40,6 @@ def decoded_rows(
     drafters: Mapping[str, Drafter],
     samplings: Sequence[Sampling],
     longest: int,
-    capture: Capture = Capture(),
 ) -> pd.DataFrame:
     """Rows of real runs with each drafter, cold; those that keep the distribution alone are left out of sampled text.
 
@@ -48,8 +49,11 @@ def decoded_rows(
     """
     judge, frames = Judge(model), []
     for sampling in samplings:
-        recordings = record_once(model, tokenizer, prompts, sampling, longest, capture)
         used = drafters if sampling.greedy else {name: drafters[name] for name in methods.exact(drafters)}
+        if not used:
+            continue
+        needed = reduce(or_, (each.capture for each in used.values() if each.replays != "never"), Capture())
+        recordings = record_once(model, tokenizer, prompts, sampling, longest, needed)
         for name, runs in recorded_runs.run_each_again(model, recordings, used).items():
             verdicts = [
                 judge(one.trace.prompt, one.trace.tokens, run.tokens, sampling)

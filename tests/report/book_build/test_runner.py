@@ -109,9 +109,9 @@ def test_a_failing_cell_is_told_by_notebook_and_cell_and_leaves_the_old_copy(fol
 
 
 #: A cell that ends after the cell of the other notebook has begun.
-MEETS = """import time
+MEETS = """import os, time
 from pathlib import Path
-Path({folder!r}, {name!r}).touch()
+Path({folder!r}, {name!r}).write_text(os.environ["OMP_NUM_THREADS"])
 while not Path({folder!r}, {other!r}).exists():
     time.sleep(0.1)
 time.sleep(1)"""
@@ -123,12 +123,17 @@ time.sleep(1.5)
 Path({folder!r}, {name!r}).write_text(f"{{began}} {{time.time()}}")"""
 
 
-def test_two_notebooks_run_at_once_and_say_how_far_they_are(folders, tmp_path, monkeypatch, capsys):
+def test_two_notebooks_run_at_once_with_half_of_the_cores_each_and_say_how_far_they_are(
+    folders, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(runner, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
     for name, other in (("01_one", "02_other"), ("02_other", "01_one")):
         write_notebook(folders["notebooks"], [MEETS.format(folder=str(tmp_path), name=name, other=other)], name=name)
     assert runner.run(**folders) == []
+    assert [(tmp_path / name).read_text() for name in ("01_one", "02_other")] == ["3", "3"]
     told = capsys.readouterr().out
     assert "01_one: cell 4 of 4" in told and "; 02_other: cell 4 of 4" in told
     assert "the machine is busy, load 99.0 on" in told
