@@ -77,10 +77,19 @@ def _shown(key: str, tables: Tables) -> str:
     return rules.NO_NUMBER if found is None else format(found, ".4g" if isinstance(found.value, float) else "")
 
 
+def rounded(prompts: int) -> str:
+    """A number of prompts that would decide; an estimate is good for two digits, so from a thousand on it has no more."""
+    return f"{prompts:,}" if prompts < 1000 else f"{float(f'{prompts:.2g}'):,.0f}"
+
+
 def _to_decide(condition: Condition, tables: Tables) -> str:
     needed = condition.prompts_to_decide(tables)
     now = max((found.prompts or 0 for key in condition.keys if (found := rules.number(key, tables))), default=0)
-    return f"; {needed:,} prompts instead of {now:,} would decide" if needed else ""
+    if needed is None:
+        return ""
+    if needed <= now:
+        return f"; slightly more than {now:,} prompts would decide"
+    return f"; {rounded(needed)} prompts instead of {now:,} would decide"
 
 
 def _decisive(claim: Claim, tables: Tables) -> Iterable[str]:
@@ -93,7 +102,7 @@ def _decisive(claim: Claim, tables: Tables) -> Iterable[str]:
 
 #: How sure a verdict is, for the filter: what speaks against building on it, the weightiest first.
 SURE = {
-    "turned": "another verdict with other prompts",
+    "turned": "another verdict in a second run",
     "changed": "rule changed after a result",
     "open": "not decided, or no evidence",
     "kept": "rule written before the result",
@@ -101,7 +110,7 @@ SURE = {
 
 
 def how_sure(claim: Claim, verdict: str, turned: Container[str]) -> str:
-    """A key of :data:`SURE`; ``turned`` are the ids of claims that another seed gave another verdict."""
+    """A key of :data:`SURE`; ``turned`` are the ids of claims that a second run gave another verdict."""
     if claim.id in turned:
         return "turned"
     if verdict in (rules.UNRESOLVED, rules.UNTESTABLE, rules.CONSTRUCTED, rules.NO_NUMBER):
@@ -125,7 +134,9 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
             "Why": reason(claim, row.verdict, tables),
         }
         needed = rules.prompts_to_decide(claim, tables)
-        said["To decide"] = needed and f"About {needed:,} prompts would decide this claim, if the estimate stays."
+        said["To decide"] = (
+            needed and f"About {rounded(needed)} prompts would decide this claim, if the estimate stays."
+        )
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
         other = claim.of_second_model()
         said["Second model"] = (

@@ -27,7 +27,7 @@ NODES, PROMPT = 40, 200
 
 _HERE = Path(__file__).parent
 #: Names of the curves for readers, in the order in which they are offered.
-_NAMES = {"cpu": "a processor", "gpu": "a GPU", "server": "a loaded server"}
+_NAMES = {"cpu": "a processor", "gpu": "an assumed GPU", "server": "an assumed loaded server"}
 
 
 class Stepper:
