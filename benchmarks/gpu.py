@@ -18,7 +18,7 @@ from specdec_lib import load_model, paths, report
 from specdec_lib.commands import options
 from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.costs import timing
-from specdec_lib.experiments.costs.pass_latency import pass_times
+from specdec_lib.experiments.costs.measured_passes import pass_times
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.statistics.intervals import (
     Counts,

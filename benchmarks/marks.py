@@ -17,7 +17,7 @@ import pandas as pd
 
 from specdec_lib import load_model, paths, report
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs.pass_latency import pass_times
+from specdec_lib.experiments.costs.measured_passes import pass_times
 from specdec_lib.experiments.costs.timing import AFTER_PREFILL, race
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import Prompt

@@ -31,7 +31,7 @@ from specdec_lib.decoding.results import PARTS
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs.pass_latency import chain_of
+from specdec_lib.experiments.costs.measured_passes import chain_of
 from specdec_lib.experiments.costs.timing import with_ids_of
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.prompt import render

@@ -28,7 +28,7 @@ import sys, time
 import numpy as np, torch
 from specdec_lib import DraftTree, load_model
 from specdec_lib.decoding.target import Target
-from specdec_lib.experiments.costs.pass_latency import chain_of
+from specdec_lib.experiments.costs.measured_passes import chain_of
 torch.set_num_threads(int(sys.argv[1]))
 model, _ = load_model("smollm2", "cpu", "float32")
 with torch.inference_mode(), Target(model, 500) as target:

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from specdec_lib.experiments.costs.pass_latency import units
+from specdec_lib.experiments.costs.measured_passes import units
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import results
 from specdec_lib.experiments.runs.recorded_runs import Runs
@@ -82,7 +82,7 @@ def network_costs(names: Collection[str], cost: float) -> dict[str, float]:
 def latency_curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:
     """Cost of a pass by width: its median time over that of a pass over one token, with its interval over the rounds.
 
-    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.pass_latency.pass_times`).
+    ``spent`` has by width, 1 among them, the time in each round (:func:`specdec_lib.experiments.costs.measured_passes.pass_times`).
     """
     times = {width: np.asarray(own) for width, own in spent.items()}
 

@@ -30,7 +30,7 @@ def calibrate(
     from specdec_lib.decoding.served_models import vocabulary_size
     from specdec_lib.drafters.pass_costs import PassCosts
     from specdec_lib.experiments.costs.draft_costs import drafting_costs, long_text
-    from specdec_lib.experiments.costs.pass_latency import pass_times, slots_of
+    from specdec_lib.experiments.costs.measured_passes import pass_times, slots_of
     from specdec_lib.experiments.runs.recorded_runs import load_pair
     from specdec_lib.experiments.workbench import ModelPair
     from specdec_lib.models.loading import load_model

@@ -7,7 +7,7 @@ from specdec_lib import DraftTree, paths
 from specdec_lib.chapters import ch07_other_systems as systems
 from specdec_lib.decoding.contract import Capture
 from specdec_lib.decoding.results import Generation, Step
-from specdec_lib.experiments.costs.pass_latency import units
+from specdec_lib.experiments.costs.measured_passes import units
 from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.data.published_numbers import published
 from specdec_lib.experiments.runs import recorded_runs, results

@@ -9,7 +9,7 @@ from specdec_lib import DraftTree, Runtime, load_model
 from specdec_lib.decoding.results import PARTS, Generation, Step
 from specdec_lib.drafters import Rest, SpecDecPP
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs import pass_latency, timing
+from specdec_lib.experiments.costs import measured_passes, timing
 from specdec_lib.experiments.data import prompts as book
 from specdec_lib.experiments.runs import recorded_runs
 from specdec_lib.experiments.runs.recordings import record_once
@@ -114,12 +114,12 @@ def test_proposals_have_a_cost_in_the_one_token_passes_of_plain_decoding():
 
 
 def test_passes_of_every_runtime_are_timed_by_width(pair):
-    assert pass_latency.slots_of(40, (1, 4)) == 48  # 44 rounded up to a multiple of 8
+    assert measured_passes.slots_of(40, (1, 4)) == 48  # 44 rounded up to a multiple of 8
     for runtime in ("eager", "static"):
-        spent = pass_latency.pass_times(pair.draft, 40, runtime, (1, 4), repeats=2)
+        spent = measured_passes.pass_times(pair.draft, 40, runtime, (1, 4), repeats=2)
         assert list(spent) == [1, 4] and all(len(own) == 2 and min(own) > 0 for own in spent.values())
     with pytest.raises(ValueError, match="runtime is 'quick'"):
-        pass_latency.pass_times(pair.draft, 40, "quick")
+        measured_passes.pass_times(pair.draft, 40, "quick")
 
 
 PUBLISHED = {"68m": 68_030_208, "0.35b": 361_821_120, "1b": 1_235_814_400, "7b": 6_738_415_616, "13b": 13_015_864_320,

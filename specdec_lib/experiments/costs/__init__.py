@@ -1,1 +1,5 @@
-"""What passes and drafts take, measured. ``runs/results.py`` has the one sum of both over the steps of a run, ``with_cost``."""
+"""What passes and drafts take, measured here.
+
+What a pass over w tokens costs is :class:`specdec_lib.drafters.pass_costs.PassCosts`; ``with_cost`` of ``runs/results.py`` adds it up
+over the steps of a run, with the drafting.
+"""

@@ -27,7 +27,7 @@ from specdec_lib.decoding.results import PARTS, Generation
 from specdec_lib.decoding.runtime import WIDTHS, Runtime
 from specdec_lib.decoding.served_models import vocabulary_size
 from specdec_lib.drafters.pass_costs import PassCosts
-from specdec_lib.experiments.costs.pass_latency import pass_times, units
+from specdec_lib.experiments.costs.measured_passes import pass_times, units
 from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.runs.recorded_runs import WARM_UP, Recording, Runs, record_prompts
 from specdec_lib.experiments.runs.recordings import record_once

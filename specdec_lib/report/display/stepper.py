@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_lib.decoding.results import Generation, Step
 from specdec_lib.drafters.pass_costs import CURVES, PassCosts
-from specdec_lib.experiments.costs.pass_latency import units
+from specdec_lib.experiments.costs.measured_passes import units
 from specdec_lib.experiments.data.published_numbers import published_draft_cost
 from specdec_lib.methods import PLAIN, method_of
 from specdec_lib.report import plots
