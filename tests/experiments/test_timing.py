@@ -1,5 +1,6 @@
 """Timed runs and composed ones, each against sums that are written out."""
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_the_cost_of_a_run_is_the_sum_over_its_steps(pair):
     frame = timing.with_cost_at(table(recordings, runs), PassCosts({1: 1.0, 2: 1.0}))
     for name in runs:
         assert ratio(frame, name, "plain", SPEED) == pytest.approx(ratio(frame, name, "plain"))
+
+
+def test_a_network_that_drafts_by_levels_is_charged_for_each_level():
+    frame = pd.DataFrame(
+        {"method": ["Hydra", "PLD"], "widths": [np.array([0, 1, 2])] * 2, "passes": 3, "levels": [5, 0]}
+    )
+    costs = PassCosts({1: 1.0, 2: 1.5}, step=0.1, drafting={"Hydra": 0.2, "PLD": 0.03})
+    spent = timing.with_cost_at(frame, costs).cost
+    assert list(spent) == pytest.approx([1 + 2 * 1.5 + 3 * 0.1 + 5 * 0.2, 1 + 2 * 1.5 + 3 * 0.13])
 
 
 def test_proposals_have_a_cost_in_the_one_token_passes_of_plain_decoding():

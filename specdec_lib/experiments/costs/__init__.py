@@ -1,5 +1,5 @@
 """What passes and drafts take, measured here.
 
-What a pass over w tokens costs is :class:`specdec_lib.drafters.pass_costs.PassCosts`; ``with_cost`` of ``runs/results.py`` adds it up
-over the steps of a run, with the drafting.
+What a pass over w tokens costs is :class:`specdec_lib.drafters.pass_costs.PassCosts`. ``with_cost`` of ``runs/results.py`` adds it
+up over the steps of a run, with the drafting.
 """

@@ -185,8 +185,8 @@ def measured_costs(
     """What a step costs here, in the one-token passes of plain decoding, from costs of widths, rows of :func:`race`, and
     replays.
 
-    The loop's own work is that of plain decoding. A proposal costs the median of its times, by the step or by the drafted token
-    as the method's row says: a first proposal may compile something.
+    The loop's own work is that of plain decoding. A proposal costs the median of its times, by the step, the drafted token or the
+    level as the method's row says: a first proposal may compile something.
     """
     plain = [row for row in rows if row["method"] == PLAIN]
     passes = sum(row["passes"] for row in plain)
@@ -226,6 +226,8 @@ def with_cost_at(runs: pd.DataFrame, costs: PassCosts) -> pd.DataFrame:
         method = method_of(name)
         if method is not None and method.cost_per == "token":
             return {"passes": costs.step, "drafted": costs.drafted_token}
+        if method is not None and method.cost_per == "level":
+            return {"passes": costs.step, "levels": costs.drafting.get(method.name, 0.0)}
         return {"passes": costs.step_of(*([method.name] if method else []))}
 
     return with_cost(runs, costs.widths, around)
