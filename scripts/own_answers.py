@@ -33,6 +33,8 @@ from specdec_lib.files import replacing, write_atomic
 
 SHARD = 4096  # outputs of a file
 LONGEST_QUESTION, LONGEST_PROMPT, LONGEST_ANSWER = 80, 600, 200
+#: Turns that the model writes, answers that are edited, and functions of the standard library, with two tasks each.
+TURNS, EDITED, FUNCTIONS = 16384, 4000, 1500
 #: Temperatures of the answers, in turns: the book decodes greedily and samples.
 TEMPERATURES = (0.0, 1.0, 0.0, 0.7)
 TEXT_TASKS = (
@@ -179,9 +181,6 @@ def unpack(path: Path) -> list[dict[str, Any]]:
 
 def main(
     data: Annotated[Path, options.folder("of the answers; a run goes on here")] = Path("_build/companions"),
-    questions: Annotated[int, options.whole_number("turns that the model writes")] = 16384,
-    texts: Annotated[int, options.whole_number("answers that are edited", 0)] = 4000,
-    functions: Annotated[int, options.whole_number("of the standard library, with two tasks each", 0)] = 1500,
     room: Annotated[int, options.whole_number("tokens decoded side by side")] = 700_000,
     device: options.Device = "auto",
     dtype: options.Dtype = "bfloat16",
@@ -191,7 +190,7 @@ def main(
     target, tokenizer = load_model("smollm2", device, dtype)
     folder = data / "answers"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = make(Answers(target, folder, room, seed), tokenizer, questions, texts, functions)
+    rows = make(Answers(target, folder, room, seed), tokenizer, TURNS, EDITED, FUNCTIONS)
     pack(rows, paths.SMOLLM2 / "answers.npz")
     print(f"{len(rows)} answers, {sum(len(row['answer']) for row in rows)} tokens")
 

@@ -146,7 +146,6 @@ def train_drafting(
     device: str,
     settings: HeadTraining,
     part: int | None,
-    held: int | None,
     go_on: bool,
     minutes: float,
 ) -> None:
@@ -159,7 +158,7 @@ def train_drafting(
         for kind in kinds
         if go_on
     }
-    training, held_out = (kept_texts(target, some, data) for some in (learned[:part], rows[::HELD_OUT][:held]))
+    training, held_out = (kept_texts(target, some, data) for some in (learned[:part], rows[::HELD_OUT]))
     print(f"{len(training)} answers, {sum(len(t.tokens) - t.start for t in training)} tokens to predict", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds:
@@ -269,7 +268,6 @@ def main(
         float, typer.Option(help="share that a step leaves of the average of the weights, which is kept")
     ] = 0.0,
     dropout: Annotated[float | None, typer.Option(help="in heads that draft (default: that of their recipe)")] = None,
-    held: Annotated[int | None, options.whole_number("held-out answers for heads that draft (default: all)")] = None,
     minutes: Annotated[float, typer.Option(help="after which the training of a kind ends, to go on later")] = math.inf,
     data: Annotated[Path, options.folder("of the target's states and the checkpoints")] = Path("_build/companions"),
     device: options.Device = "auto",
@@ -288,7 +286,7 @@ def main(
         )
     if drafting := [name for name in kinds if name in KINDS]:
         settings = HeadTraining(epochs, batch, rate, seed, vocabulary, average, dropout)
-        train_drafting(drafting, chosen, out, data, device, settings, part, held, go_on, minutes)
+        train_drafting(drafting, chosen, out, data, device, settings, part, go_on, minutes)
     if "acceptance" in kinds:
         train_acceptance(chosen, out, device, epochs, seed)
     if "coarse-acceptance" in kinds:
