@@ -1,4 +1,7 @@
-"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served."""
+"""The one description of a model: its parts, its vocabulary, how far it reaches, and why it cannot be served.
+
+Here the configuration decides that; :func:`specdec_lib.decoding.target.check_model` then tries whether trees are exact.
+"""
 
 from __future__ import annotations
 

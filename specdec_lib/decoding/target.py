@@ -1,4 +1,4 @@
-"""The target model: prefill, one pass over a draft tree, and what is captured on the way."""
+"""The target model: prefill, one pass over a draft tree, what is captured on the way, and the trial whether trees are exact."""
 
 from __future__ import annotations
 
