@@ -100,7 +100,7 @@ def test_numbers_of_rows_that_are_known():
             for accepted in [1.0] * share + [0.0] * (5 - share)
         ]
     )
-    found = draft_agreement.numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
+    found = draft_agreement.coarse_numbers(PolicyComparison(made_plays(), (0.1, 1.0, 1.0)), met)
     assert found["coarse_agreement_chat"].value == pytest.approx(0.4)
     assert found["coarse_agreement_math_minus_chat"].value == pytest.approx(0.4)
     assert found["coarse_speedup_pp_chat"].value == pytest.approx(40 / 9.5)

@@ -19,7 +19,7 @@ from specdec_lib.chapters.ch05_specdec_pp.draft_passes import (
     rounds,
 )
 from specdec_lib.chapters.ch05_specdec_pp.policies import (
-    SPEED,
+    MEAN_SPEED,
     Output,
     PolicyComparison,
     baselines,
@@ -342,9 +342,9 @@ def test_a_head_is_compared_with_those_of_all_training_seeds(comparison, outputs
     each = np.concatenate([speed_of(outputs, replace(ours, heads=(head,)), [5, 7]) for head in ours.heads])
     fixed = np.tile(speed_of(outputs, theirs, [5, 7]), 2)
     expected = ratio_of_means(each, fixed, [5, 7, 5, 7])
-    assert ratio(judged, "SpecDec++", "fixed K", SPEED, by="task")["b"] == pytest.approx(expected)
+    assert ratio(judged, "SpecDec++", "fixed K", MEAN_SPEED, by="task")["b"] == pytest.approx(expected)
     assert comparison.over(ours.name, theirs.name, "b") == pytest.approx(expected)
-    speed = rate(judged[judged.method == "SpecDec++"], SPEED, by="task")["b"]
+    speed = rate(judged[judged.method == "SpecDec++"], MEAN_SPEED, by="task")["b"]
     assert speed == pytest.approx(pooled_rate((each, np.ones(4)), [5, 7, 5, 7]))
     # Without a head each seed has the same row, so the interval is that of one.
     once = PolicyComparison(comparison.first, TIMES)
