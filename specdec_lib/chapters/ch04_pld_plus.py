@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -25,10 +26,18 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.decoding.checks import whole_number
+from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.loop import replay
 from specdec_lib.decoding.results import Generation
-from specdec_lib.decoding.served_models import UnsupportedModel, context_limit, decoder_blocks, decoder_config
+from specdec_lib.decoding.served_models import (
+    UnsupportedModel,
+    context_limit,
+    decoder_blocks,
+    decoder_config,
+    vocabulary_size,
+)
+from specdec_lib.decoding.target import Target
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.decoding.tree import EMPTY, DraftTree
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
@@ -643,3 +652,50 @@ def _gain(norm: torch.nn.Module) -> torch.Tensor:
     gain = norm.weight.double()
     # Gemma keeps the gain's difference from 1.
     return 1 + gain if type(norm).__name__.startswith("Gemma") else gain
+
+
+@torch.inference_mode()
+def capture_times(
+    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
+) -> list[dict[str, float]]:
+    """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
+
+    Each row has ``tokens``, ``capture`` (its name), ``median_ms`` and ``all_ms`` of the pass and the reading of what was kept;
+    the device's own time on a GPU.
+    """
+    rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
+    vocabulary = vocabulary_size(model)
+    with ExitStack() as opened:
+        targets = {
+            name: opened.enter_context(Target(model, max(lengths) + draft + 1, capture))
+            for name, capture in captures.items()
+        }
+        clock = clock_of(next(iter(targets.values())).devices)
+        for length in lengths:
+            for target in targets.values():
+                target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
+            marks: dict[str, list[tuple]] = {name: [] for name in targets}
+            # In turns: other work on the machine falls on all of them.
+            for _ in range(repeats + 2):
+                for name, target in targets.items():
+                    began = clock.mark()
+                    target.verify(5, tree)
+                    for layer in captures[name].layers:
+                        target.hidden(layer)
+                    if captures[name].heads:
+                        target.attention()
+                    marks[name].append((began, clock.mark()))
+            clock.settle()
+            for name, pairs in marks.items():
+                spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
+                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent)), "all_ms": spent})
+    return rows
+
+
+def time_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean of measured times divided by the mean of others, which were measured apart: each is drawn by itself."""
+    a, b = np.asarray(ours), np.asarray(theirs)
+    none = [np.zeros(len(b)), np.zeros(len(a))]
+    columns = [np.concatenate(pair) for pair in ((a, none[0]), (np.ones(len(a)), none[0]))]
+    columns += [np.concatenate(pair) for pair in ((none[1], b), (none[1], np.ones(len(b))))]
+    return interval_of_sums(lambda x, n, y, m: (x / n) / (y / m), columns)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_lib import Capture, paths
+from specdec_lib.chapters import ch04_pld_plus as plus
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup, PromptLookupHidden
@@ -67,9 +68,9 @@ def test_the_regression_finds_the_times_the_runs_were_made_of():
 
 
 def test_a_ratio_of_times_is_one_of_means():
-    ratio = draft_costs.time_ratio([1, 2, 3, 2], [4, 4])
+    ratio = plus.time_ratio([1, 2, 3, 2], [4, 4])
     assert ratio.value == 0.5 and 0.25 <= ratio.low < 0.5 < ratio.high <= 0.75
-    assert draft_costs.time_ratio([3, 3], [1, 1, 1])[:3] == (3, 3, 3)
+    assert plus.time_ratio([3, 3], [1, 1, 1])[:3] == (3, 3, 3)
 
 
 def test_costs_from_the_papers_follow_from_their_printed_numbers():
@@ -118,8 +119,8 @@ def test_passes_with_and_without_capture_take_turns_by_the_clock_of_the_models_d
         return verify(target, root, tree)
 
     monkeypatch.setattr(Target, "verify", noted)
-    monkeypatch.setattr(draft_costs, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
+    monkeypatch.setattr(plus, "clock_of", lambda devices: asked.append(set(devices)) or CountingClock(0.5))
     captures = {"none": Capture(), "layer": Capture((1,))}
-    rows = draft_costs.capture_times(library["llama"], captures, [20], draft=4, repeats=3)
+    rows = plus.capture_times(library["llama"], captures, [20], draft=4, repeats=3)
     assert order == [*captures.values()] * 5 and asked == [{library["llama"].device}]
     assert [row["median_ms"] for row in rows] == [500, 500]

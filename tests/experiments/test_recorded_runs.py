@@ -12,12 +12,12 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from specdec_lib import Drafter, DraftTree, Sampling, generate, paths, record, replay
+from specdec_lib.chapters import ch01_speculative_decoding as chapter
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.teacher_forcing import record_known
 from specdec_lib.drafters import DraftModel, PromptLookup
 from specdec_lib.drafters.token_recycling import TokenRecycling
 from specdec_lib.experiments.checks import comparison
-from specdec_lib.experiments.costs import draft_costs
 from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.runs import all_cores, recorded_runs, recordings
 from specdec_lib.experiments.runs.recordings import Answer, RecordingError, record_once
@@ -88,14 +88,14 @@ def test_drafted_and_verified_balance_emitted_and_discarded_also_where_a_run_end
     runs = [run for some in recorded_runs.sweep_draft_model(recorded, draft, [1, 4, 9]).values() for run in some]
     for drafter in (PromptLookup(num_tokens=6), None):
         runs += recorded_runs.replay_all(recorded, drafter)
-    assert [draft_costs.count_imbalance(run) for run in runs] == [0] * len(runs)
+    assert [chapter.count_imbalance(run) for run in runs] == [0] * len(runs)
     lost = max(runs, key=lambda run: len(run.steps))
-    assert draft_costs.count_imbalance(replace(lost, steps=lost.steps[:-1])) != 0
+    assert chapter.count_imbalance(replace(lost, steps=lost.steps[:-1])) != 0
     trace = replace(recorded[0].trace, prompt=[9, 10, 11, 0, 9], tokens=[10, 11, 0], finish_reason="eos")
     run = replay(trace, PromptLookup(num_tokens=2))
     assert run.steps[-1].tokens == (11, 0) and run.steps[-1].accepted == 2
-    assert draft_costs.count_imbalance(run) == 0
-    assert draft_costs.ends_inside(run) and not draft_costs.ends_inside(replace(run, steps=run.steps[:-1]))
+    assert chapter.count_imbalance(run) == 0
+    assert chapter.ends_inside(run) and not chapter.ends_inside(replace(run, steps=run.steps[:-1]))
 
 
 class Learns(Drafter):
@@ -169,7 +169,7 @@ HOT = "state is 'hot'; expected one of cold, warm"
     (lambda m, recorded, d: recorded_runs.run_again(m, recorded, d, state="hot"), HOT),
     (lambda m, recorded, d: recorded_runs.time_methods(m, recorded, {"a": d}, 1, state="hot"), HOT),
     (lambda m, recorded, d: recorded_runs.time_methods(m, recorded, {"a": d, "b": d}, 1, "warm"), "two methods share one drafter"),
-    (lambda m, recorded, d: draft_costs.forward_times(*[[[replay(recorded[0].trace, None)]]] * 2), "no draft was verified"),
+    (lambda m, recorded, d: chapter.forward_times(*[[[replay(recorded[0].trace, None)]]] * 2), "no draft was verified"),
     (lambda m, recorded, d: record_known(m, [5, 6], [], "length", None, 2), "0 tokens are given"),
     (lambda m, recorded, d: record_known(m, [], [1], "length", None, 2), "input_ids is empty"),
     (lambda m, recorded, d: record_known(m, [5, 10**6], [1], "length", None, 2), "vocabulary"),
@@ -232,7 +232,7 @@ def test_forward_times_are_medians_of_the_repeats(recorded):
 
     plain = [repeat(0.0, verify) for verify in (9.0, 1.0, 2.0)]
     drafted = [repeat(draft, verify) for draft, verify in ((0.5, 3.0), (0.1, 4.0), (0.2, 8.0))]
-    assert draft_costs.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
+    assert chapter.forward_times(plain, drafted) == pytest.approx((0.2, 2.0, 4.0))
 
 
 def test_real_runs_in_several_processes_are_those_of_one_cold_and_warm(model, recorded, monkeypatch):

@@ -1,73 +1,22 @@
-"""What a draft costs and what it could save: the sums of SpecDec++ over recorded prompts.
-
-Section and equation numbers are those of SpecDec++ (Huang et al. 2024).
-"""
+"""What drafting takes here, measured: a proposal by the length of the context, and the parts of a step beside its pass."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdec_lib.decoding.clock import clock_of
 from specdec_lib.decoding.contract import Capture, Context, Drafter
 from specdec_lib.decoding.generate import generate
-from specdec_lib.decoding.results import Generation, Step
+from specdec_lib.decoding.results import Step
 from specdec_lib.decoding.sampling import Sampling
-from specdec_lib.decoding.served_models import vocabulary_size
-from specdec_lib.decoding.target import Target
-from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.draft_model import AdaptiveDraftModel
 from specdec_lib.drafters.one_tree import OneTree
 from specdec_lib.drafters.pass_costs import MERGING, PassCosts
 from specdec_lib.experiments.data import stores
-from specdec_lib.experiments.runs.metrics import pooled_metrics
-from specdec_lib.experiments.runs.recorded_runs import Runs
-from specdec_lib.experiments.statistics.intervals import Interval, interval_of_sums
-
-
-def ends_inside(run: Generation) -> bool:
-    """Whether the last round of a run ended the text inside its draft, so that it has no token of the target's own."""
-    return bool(run.steps) and len(run.steps[-1].tokens) == run.steps[-1].accepted
-
-
-def count_imbalance(run: Generation) -> int:
-    """By how much N_draft + N_target differs from N + N_discarded (section 2).
-
-    Each round emits its accepted tokens and one of the target's own, so the two sums are equal, but for a last
-    round of the kind of :func:`ends_inside`. That round is allowed for, so anything but 0 is a fault of the
-    counting.
-    """
-    drafted, accepted = sum(s.drafted for s in run.steps), sum(s.accepted for s in run.steps)
-    emitted = len(run.tokens) - 1
-    return drafted + len(run.steps) - (emitted + drafted - accepted) - ends_inside(run)
-
-
-class ForwardTimes(NamedTuple):
-    """Seconds of one forward, medians over the repeats: the draft model and the target over one token, and the target
-    over a draft and the token before it (``verify``)."""
-
-    draft: float
-    target: float
-    verify: float
-
-
-def forward_times(plain: Sequence[Runs], drafted: Sequence[Runs]) -> ForwardTimes:
-    """Times of the forwards from timed runs of plain decoding and of a draft model, one entry per repeat."""
-    counts = [sum(step.drafted for run in runs for step in run.steps) for runs in drafted]
-    if not all(counts):
-        raise ValueError("no draft was verified in the timed runs; time longer outputs")
-    target, verify = (
-        [m["verify_seconds"] / m["calls"] for m in map(pooled_metrics, repeats)] for repeats in (plain, drafted)
-    )
-    draft = [pooled_metrics(runs)["draft_seconds"] / count for runs, count in zip(drafted, counts, strict=True)]
-    return ForwardTimes(median(draft), median(target), median(verify))
 
 
 def long_text(tokenizer: PreTrainedTokenizerBase, vocabulary: int, length: int) -> list[int]:
@@ -129,53 +78,6 @@ def _propose_times(drafter: Drafter, context: Context, coming: Sequence[int]) ->
         drafter.propose(context, 1_000)
         spent.append(1e3 * (time.perf_counter() - began))
     return spent
-
-
-@torch.inference_mode()
-def capture_times(
-    model: PreTrainedModel, captures: Mapping[str, Capture], lengths: Sequence[int], draft: int = 10, repeats: int = 20
-) -> list[dict[str, float]]:
-    """Time of the target's pass over a draft with and without capture, for contexts of ascending ``lengths``.
-
-    Each row has ``tokens``, ``capture`` (its name), ``median_ms`` and ``all_ms`` of the pass and the reading of what was kept;
-    the device's own time on a GPU.
-    """
-    rows, tree = [], DraftTree.chain([1 + i % 7 for i in range(draft)])
-    vocabulary = vocabulary_size(model)
-    with ExitStack() as opened:
-        targets = {
-            name: opened.enter_context(Target(model, max(lengths) + draft + 1, capture))
-            for name, capture in captures.items()
-        }
-        clock = clock_of(next(iter(targets.values())).devices)
-        for length in lengths:
-            for target in targets.values():
-                target.extend([(7 * i + 3) % vocabulary for i in range(target.length, length)])
-            marks: dict[str, list[tuple]] = {name: [] for name in targets}
-            # In turns: other work on the machine falls on all of them.
-            for _ in range(repeats + 2):
-                for name, target in targets.items():
-                    began = clock.mark()
-                    target.verify(5, tree)
-                    for layer in captures[name].layers:
-                        target.hidden(layer)
-                    if captures[name].heads:
-                        target.attention()
-                    marks[name].append((began, clock.mark()))
-            clock.settle()
-            for name, pairs in marks.items():
-                spent = [1e3 * clock.seconds(*pair) for pair in pairs[2:]]
-                rows.append({"tokens": length, "capture": name, "median_ms": float(np.median(spent)), "all_ms": spent})
-    return rows
-
-
-def time_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Mean of measured times divided by the mean of others, which were measured apart: each is drawn by itself."""
-    a, b = np.asarray(ours), np.asarray(theirs)
-    none = [np.zeros(len(b)), np.zeros(len(a))]
-    columns = [np.concatenate(pair) for pair in ((a, none[0]), (np.ones(len(a)), none[0]))]
-    columns += [np.concatenate(pair) for pair in ((none[1], b), (none[1], np.ones(len(b))))]
-    return interval_of_sums(lambda x, n, y, m: (x / n) / (y / m), columns)
 
 
 def drafting_costs(
