@@ -1,4 +1,4 @@
-"""What drafting takes here, measured: a proposal by the length of the context, and the parts of a step beside its pass."""
+"""Measured times of drafting: of one proposal after contexts of several lengths, and of a step without its pass."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class CheckedRows:
         others: set[str],
     ) -> None:
         """Make rows of prompts again that are drawn anew, but not of the methods ``unchecked`` and ``others``: their outputs are
-        decoded by this run, or committed ones that it verifies, and not taken from an earlier one.
+        decoded by this run, or committed ones that it verifies; none is taken from an earlier run.
 
         The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once. Short prompts
         with short outputs are drawn more often than long ones, so that more of them are made again in the time.

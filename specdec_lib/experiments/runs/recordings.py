@@ -42,7 +42,7 @@ from specdec_lib.models.fingerprint import fingerprint
 
 #: Names the folder of a run that decodes everything again: what it decodes is kept there, and nothing else is read.
 FRESH = "SPECDEC_FRESH"
-#: Set beside it where a committed answer may be taken after one pass over it: each token is the one that the model writes there.
+#: If this is set too, a committed answer is taken after one pass has shown that the model writes each of its tokens.
 VERIFY = "SPECDEC_VERIFY"
 #: One in so many of the outputs that are taken from a file is decoded again.
 SAMPLE = 40
