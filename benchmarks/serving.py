@@ -49,7 +49,11 @@ WAY, COSTS = "SPECDEC_BENCH_WAY", "SPECDEC_BENCH_COSTS"
 
 
 class Switch:
-    """A proposer that a file names: ``adaptive``, ``fixed`` or ``ngram``, and its most tokens; a new one at each change."""
+    """A proposer that a file names, and its most tokens; a new one at each change.
+
+    ``adaptive`` is what a user's settings with costs give, ``fixed`` the same drafter at a fixed length, ``published``
+    SuffixDecoding as its authors cut its drafts, by their match alone, and ``ngram`` vLLM's own.
+    """
 
     def __init__(self, vllm_config: Any):
         self.config, self.way, self.inner, self.hits = vllm_config, "", None, None
@@ -73,10 +77,12 @@ class Switch:
         return partial(NgramProposer(config).propose, NGRAM["num_speculative_tokens"])
 
     def _ours(self, way: str) -> Any:
-        from specdec_lib.drafters import SuffixDecoding
-        from specdec_lib.vllm import proposer
+        from specdec_lib.vllm import drafter_of_settings, proposer
 
-        made = proposer(SuffixDecoding, os.environ[COSTS] if way.startswith("adaptive") else None)(self.config)
+        settings = {"drafter": "SuffixDecoding"} | ({} if way.startswith("published") else {"costs": os.environ[COSTS]})
+        made = proposer(
+            partial(drafter_of_settings, settings, MOST), os.environ[COSTS] if way.startswith("adaptive") else None
+        )(self.config)
         if way.startswith("adaptive"):  # what it knows of drafts stays, what it remembers of answers does not
             made.hits = self.hits = self.hits or made.hits
         return made.propose
@@ -216,7 +222,7 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
             if way not in ("plain", other) and (other, size, quantity) in measured:
                 pairs = zip(own, measured[other, size, quantity], strict=True)
                 found[f"{way}_over_{other}_b{size}"] = median_interval([a / b for a, b in pairs])
-        if way.startswith("fixed"):
+        if way.startswith(("fixed", "published")):
             pairs = zip(measured["ours", size, quantity], own, strict=True)
             found[f"ours_over_{way}_b{size}"] = median_interval([a / b for a, b in pairs])
     return found
@@ -332,7 +338,8 @@ def main(
         print("suffix is left out: it needs the package arctic-inference")
     engines = {name: Served(folder, name, longest) for name in names}  # that of ours last
     fixed = {f"fixed{length}": f"fixed {length}" for length in range(1, MOST + 1)}
-    of_ours = fixed | {"ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"} if "ours" in names else {}
+    others = {"published": f"published {MOST}", "ngram": f"ngram {MOST}", "ours": f"adaptive {MOST}"}
+    of_ours = fixed | others if "ours" in names else {}
     for engine in engines.values():  # reads all prompts, whose keys and values stay in the engine's cache
         engine.run(prompts, max(wanted), 4)
     about = {"threads": os.cpu_count(), "tokens": tokens, "prompts": len(prompts), "prompts_of": whose, "load": load}
@@ -341,7 +348,8 @@ def main(
             # A round has its own prompts where a few are enough, as many of each task.
             count = min(len(prompts), (size // 2 + 2) * len(TASKS))
             chosen = [prompts[(number * count + place) % len(prompts)] for place in range(count)]
-            turns = [name for name in dict.fromkeys([*engines, *of_ours]) if name not in fixed or size == fixed_at]
+            once = {*fixed, "published"}
+            turns = [name for name in dict.fromkeys([*engines, *of_ours]) if name not in once or size == fixed_at]
             for name in turns[number % len(turns) :] + turns[: number % len(turns)]:
                 if (number, size, name) in parts:
                     continue

@@ -58,6 +58,9 @@ REMEMBERED = 200_000
 _ABSENT_CALLS = 32
 #: Nodes of one tree's merged draft, of which one chain is sent.
 _ROOM = 64
+#: Nodes of SuffixDecoding's drafts beyond the length of the match where costs cut them: an offset of 0, 1, 2 or 3 was chosen by the
+#: mean speed of replayed batches of 64 prompts at measured costs; ``benchmarks/serving.py`` asks others.
+_OFFSET = 2.0
 
 _log = logging.getLogger("vllm.specdec_lib")
 
@@ -799,6 +802,8 @@ def drafter_of_settings(settings: Mapping[str, Any], most: int) -> Drafter:
     if name in needs_store and store is None:
         raise ValueError(f'{name} needs a datastore; add "store": FOLDER to {SETTINGS}')
     given = settings.get("arguments", {})
+    if name == "SuffixDecoding" and "costs" in settings:
+        given = {"offset": _OFFSET} | given
     if name != "One tree":
         return _MAKERS[name](most, store, given)
     default = ("PLD", "SuffixDecoding") if store is None else ("PLD", "SuffixDecoding", "REST")
