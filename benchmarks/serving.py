@@ -94,8 +94,8 @@ class Switch:
         return [draft[:length] for draft in self.inner(*arguments, **named)]
 
 
-def print_asked() -> None:
-    """The model's folder, whose prompts these are, and 64 of them, of each task in turn, as token ids, in a line of JSON."""
+def asked(count: int = PROMPTS) -> tuple[str, str, list[list[int]]]:
+    """The model's folder, whose prompts these are, and so many of them, of each task in turn, as token ids."""
     from transformers import AutoTokenizer
 
     from specdec_lib.experiments.data import prompts, tasks
@@ -105,17 +105,13 @@ def print_asked() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2.folder())
     try:
-        whose, asked = "the papers'", [tasks.load_task(name) for name in TASKS.values()]
+        whose, sets = "the papers'", [tasks.load_task(name) for name in TASKS.values()]
     except MissingData as missing:
         print(f"the book's own prompts are asked, because {missing}", file=sys.stderr)
-        whose, asked = "the book's", [prompts.load("report", [task]) for task in TASKS]
+        whose, sets = "the book's", [prompts.load("report", [task]) for task in TASKS]
     # The shortest fit into an engine's cache at once, so that reading prompts takes hardly any time.
-    chosen = [
-        sorted((render(prompt, tokenizer) for prompt in task), key=len)[: PROMPTS // len(TASKS)] for task in asked
-    ]
-    print(
-        json.dumps([str(smollm2.folder()), whose, [ids for together in zip(*chosen, strict=True) for ids in together]])
-    )
+    chosen = [sorted((render(prompt, tokenizer) for prompt in task), key=len)[: count // len(TASKS)] for task in sets]
+    return str(smollm2.folder()), whose, [ids for together in zip(*chosen, strict=True) for ids in together]
 
 
 class Served:
@@ -308,7 +304,7 @@ def main(
     load = os.getloadavg()[0]
     wanted = [int(size) for size in sizes.split(",")]
     # In a process of its own: an engine is a child that imports what this one has at its top, and numba must not be there.
-    asking = "from benchmarks import serving; serving.print_asked()"
+    asking = "import json; from benchmarks import serving; print(json.dumps(serving.asked()))"
     made = subprocess.run([sys.executable, "-c", asking], check=True, stdout=subprocess.PIPE, text=True)
     folder, whose, prompts = json.loads(made.stdout.splitlines()[-1])
     longest = max(map(len, prompts)) + 2 * tokens + MOST + 8

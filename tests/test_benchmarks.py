@@ -9,7 +9,7 @@ import torch
 import typer
 from gguf import quants
 
-from benchmarks import big_file, seconds, serving
+from benchmarks import big_file, replayed_batches, seconds, serving
 from benchmarks import library as benchmarks
 from specdec_lib import DraftTree, Generation
 from specdec_lib.decoding.results import Step
@@ -161,7 +161,43 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     assert rows.Requests.tolist() == list(serving.SIZES)
     tasks = shown.by_task(table)
     assert tasks.Task.tolist() == ["code editing"] and all(tasks[str(n)][0][:3] == (2, 2, 2) for n in serving.SIZES)
+    lengths = shown.by_length(table, {"ours_over_fixed2_b4": table["ours_over_plain_b8"]})
+    assert lengths["Ours over it, timed"][1][:3] == (2, 2, 2) and lengths["Ours over it, replayed"][1][:3] == (1.3, 1.3, 1.3)
+    rivals = shown.by_rival(table, {"ours_over_ngram_b2": table["ours_over_plain_b8"]})
+    assert rivals["over ngram, replayed"][1][:3] == (1.3, 1.3, 1.3) and rivals["over plain, timed"][3][:3] == (1.3, 1.3, 1.3)
     assert rows["ours over plain"].tolist()[3][:3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
+
+
+def replayed(asked, said, cost):
+    """Batches of four-token answers, of which each token of a pass takes its share of a second."""
+    made = replayed_batches.Replay(asked, said, BatchCosts({1: {0: 1.0, 8: 1.0 + 8 * cost}}), 8)
+    made.config.scheduler_config.max_num_seqs = 4
+    return made
+
+
+def test_a_replayed_batch_takes_what_its_passes_cost(monkeypatch):
+    monkeypatch.setattr(replayed_batches, "DRAFTING", 0.0)
+    monkeypatch.setattr(vllm, "time", vllm.time)
+    asked, said = [[1, 2, 3, 4, 5, 6]] * 2, [[7, 8, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9]] * 2
+    free = replayed(asked, said, 0.0)
+    assert free.speed([0, 1], 1, None) == 1.0  # a token a pass, a second each
+    # The first request says 4 tokens and the second 4 + 7 % 5 = 6. All of a draft is right: passes over 3 + 1 tokens.
+    right = free.speed([0, 1], 1, lambda sampled, counts, rows: [said[0][rows_said(rows, counts) :][:3]])
+    assert right == 10 / (2 + 3)
+    dear = replayed(asked, said, 0.5)
+    wrong = dear.speed([0, 1], 1, lambda *_: [[0, 0]])
+    assert wrong == 10 / (1 + 9 * 2.0)  # the very first pass has no draft
+
+
+def rows_said(rows, counts):
+    """Tokens that the only request has said."""
+    return int(counts[0]) - 6
+
+
+def test_a_replayed_ngram_drafts_what_followed_the_first_occurrence():
+    row = np.array([[1, 2, 3, 4, 50, 1, 2, 3, 4, 60, 1, 2, 3, 4, 0, 0]])
+    assert replayed_batches.ngram([[4]], np.array([14]), row) == [[50, 1, 2, 3, 4]]
+    assert replayed_batches.ngram([[4]], np.array([4]), row) == [[]]
 
 
 def test_nothing_measured_is_an_empty_figure_and_table():

@@ -23,9 +23,9 @@ from specdec_lib.report import run_context
 COLUMNS = ("key", "value", "low", "high", "measured", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
-#: Files of chapters, of what ``make bench``, ``make bench-vllm`` and ``make bench-llama`` measure, of
+#: Files of chapters, of what ``make bench``, ``make bench-vllm`` (its replay too) and ``make bench-llama`` measure, of
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
-_FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "llama.csv", "released.csv", "marks.csv")
+_FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "replayed.csv", "llama.csv", "released.csv", "marks.csv")
 MISSING, NO_INTERVAL = "not available", "no interval"
 #: Type of the output in which a cell says the keys of each table that it saved; ``report.build.sources`` reads it.
 KEYS = "application/vnd.specdec.keys+json"

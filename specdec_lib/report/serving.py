@@ -27,7 +27,6 @@ COLUMNS = {
     "ngram over plain": "ngram_over_plain_b{}",
     "suffix over plain": "suffix_over_plain_b{}",
     "ours over plain": "ours_over_plain_b{}",
-    "ours over ngram": "ours_over_ngram_b{}",
     "TPOT (ms), plain": "plain_b{}_ms_per_token",
     "TPOT (ms), ours": "ours_b{}_ms_per_token",
     "Mean acceptance length, ours": "ours_b{}_accepted_length",
@@ -67,6 +66,32 @@ def by_batch(table: Mapping[str, Number]) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["Requests", *COLUMNS])
     return frame[frame[[*COLUMNS]].notna().any(axis=1)].reset_index(drop=True)
+
+
+def by_length(table: Mapping[str, Number], replayed: Mapping[str, Number]) -> pd.DataFrame:
+    """Ours over drafts of each length with four requests at once, timed and replayed at the same costs without a clock."""
+    sides = {"Ours over it, timed": table, "Ours over it, replayed": replayed}
+    drafts = {f"fixed{length}": f"at most {length}" for length in range(1, 9)} | {
+        "published": "up to the length of the match"
+    }
+    return pd.DataFrame(
+        {"Tokens of a draft": words} | {name: _known(of.get(f"ours_over_{way}_b4")) for name, of in sides.items()}
+        for way, words in drafts.items()
+    )
+
+
+def by_rival(table: Mapping[str, Number], replayed: Mapping[str, Number]) -> pd.DataFrame:
+    """Ours over plain decoding and over ``ngram`` by requests at once, timed and replayed."""
+    sides = {"timed": table, "replayed": replayed}
+    return pd.DataFrame(
+        {"Requests": size}
+        | {
+            f"over {rival}, {name}": _known(of.get(f"ours_over_{rival}_b{size}"))
+            for rival in ("plain", "ngram")
+            for name, of in sides.items()
+        }
+        for size in SIZES
+    )
 
 
 def by_task(table: Mapping[str, Number]) -> pd.DataFrame:
