@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PAGES = (VERIFIER, *dict.fromkeys(row.page for row in APPEARANCES.values()))
 WORKED, SAME = "worked-example", "same-prompt"
-ONE_TOKEN = "REST, matches from one token on"
+ONE_TOKEN = "REST (one token)"
 STEPPED_ON_ONE_VERIFIER = ("PLD", "REST", "SpecDec")
 """Methods of the page on the verifier: a copied chain, a tree, a chain of a draft model."""
 

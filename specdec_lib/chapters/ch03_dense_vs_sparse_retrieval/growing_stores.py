@@ -161,6 +161,8 @@ ANSWER = 64
 AS_DRESD_RAN_IT: dict[str, Any] = {"max_ngram": 64, "min_ngram": 3, "selection": "released", "rows": 10}
 #: Versions of REST that DReSD is compared with.
 VERSIONS = ("REST", "REST, n from 1", "REST, as DReSD ran it")
+#: How the page names two of them: by the shortest match that they draft after.
+SHOWN = {"REST": "REST (two tokens)", "REST, n from 1": "REST (one token)"}
 #: Sizes of the stores that both methods search, in tokens.
 DENSE_SIZES = (4_000, 12_000, 50_000, 200_000, 1_000_000)
 #: What is compared with stores of every size, where the other methods need only the largest.

@@ -109,4 +109,5 @@ def _branches(one: Mapping[str, Any]) -> list[str]:
     ]
     seen = {node for nodes in ways[:BRANCHES] for node in nodes}
     left = one["hidden"] + len(words) - len(seen)
-    return [*rows, f"and {left} more drafted tokens"] if left else rows
+    more = "1 more drafted token" if left == 1 else f"{left} more drafted tokens"
+    return [*rows, f"and {more}"] if left else rows

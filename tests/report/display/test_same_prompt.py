@@ -86,8 +86,8 @@ def test_each_pass_is_shown_with_its_tokens_and_counts(monkeypatch):
         "root": "x",
         "path": [1, 2],
         "own": "d",
-        "hidden": 0,
-        "drafted": 3,
+        "hidden": 1,
+        "drafted": 4,
     }
     whole = {"parents": [-1], "words": ["a"], "root": "d", "path": [0], "own": "b", "hidden": 0, "drafted": 1}
     none = {"parents": [], "words": [], "root": "b", "path": [], "own": "c", "hidden": 0, "drafted": 0}
@@ -96,7 +96,7 @@ def test_each_pass_is_shown_with_its_tokens_and_counts(monkeypatch):
     monkeypatch.setattr(same_prompt, "load", lambda: kept)
     html = same_prompt.same_prompt("PLD", passes=5).data
     assert "5 tokens are drafted, 1 accepted. The target adds “x&lt;”, so the pass emits 2." in html
-    assert "and 2 more drafted tokens<" in html
+    assert "and 2 more drafted tokens<" in html and "and 1 more drafted token<" in html
     assert "1 token is drafted, 1 accepted. The target adds “b”, the bonus token." in html
     assert "Nothing is drafted. The target writes “c”" in html
     rows = re.findall(r"<pre>(.*?)</pre>", html)
