@@ -426,7 +426,7 @@ def _remove_files(folder: Path) -> None:
 
 
 def check_target(path: Path, manifest: str, form: str, what: str, names: Sequence[str] = ()) -> None:
-    """Refuse a folder that is no ``what`` of this library, that holds anything else, or that cannot be written, before any
+    """Reject a folder that is no ``what`` of this library, that holds anything else, or that cannot be written, before any
     work is done."""
     if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
         about = read_json(path / manifest)
@@ -676,7 +676,7 @@ def _describes(value: Any) -> bool:
 
 
 def check_sums(folder: Path, files: dict[str, dict]) -> None:
-    """Refuse altered files with a StoreError."""
+    """Reject altered files with a StoreError."""
     for name, about in files.items():
         if sha256(folder / name) != about["sha256"]:
             raise StoreError(f"{folder / name} was altered after it was built (its sha256 differs); build it again")
@@ -697,7 +697,7 @@ def check_opened(path: Path, manifest: str, about: dict) -> None:
 
 
 def check_unpacked(path: Path, most: int = 1 << 30) -> None:
-    """Refuse a zip archive, an .npz file say, that unpacks to more than ``most`` bytes."""
+    """Reject a zip archive, an .npz file say, that unpacks to more than ``most`` bytes."""
     with ZipFile(path) as packed:
         total = sum(about.file_size for about in packed.infolist())
     if total > most:

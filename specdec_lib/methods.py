@@ -139,7 +139,7 @@ TREE_SOURCES = tuple(_GENEROUS)
 
 
 def check_sources(names: Collection[str]) -> None:
-    """Refuse names that one tree cannot draft from."""
+    """Reject names that one tree cannot draft from."""
     possible = [row.name for row in _ROWS if not issubclass(row.drafter, OneTree | Lookahead)]
     for name in names:
         if name not in possible:
@@ -274,7 +274,7 @@ METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
 
 
 def check_names(names: Collection[str]) -> None:
-    """Refuse names that are neither of :data:`METHODS` nor :data:`PLAIN`."""
+    """Reject names that are neither of :data:`METHODS` nor :data:`PLAIN`."""
     unknown = [name for name in names if name != PLAIN and name not in METHODS]
     if unknown:
         raise ValueError(f"methods hold {unknown[0]!r}; expected some of {', '.join((PLAIN, *METHODS))}")

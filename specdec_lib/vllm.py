@@ -90,7 +90,7 @@ def _parts(drafter: Drafter) -> Iterator[Drafter]:
 
 
 def check_tokens_alone(drafter: Drafter) -> None:
-    """Refuse a drafter that needs more than tokens: vLLM shows a proposer nothing else.
+    """Reject a drafter that needs more than tokens: vLLM shows a proposer nothing else.
 
     Parameters
     ----------

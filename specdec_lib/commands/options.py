@@ -79,13 +79,13 @@ def folder(help: str) -> Any:
 
 
 def one_of(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse a name that is not known."""
+    """Reject a name that is not known."""
     for name in names:
         checks.one_of(option, name, known)
 
 
 def check_length(option: str, length: int, limit: int) -> None:
-    """Refuse a length that a model's context has no room for."""
+    """Reject a length that a model's context has no room for."""
     if length > limit:
         raise ValueError(f"{option} is {length}, the model's context {limit}; expected no more than fits")
 

@@ -74,7 +74,7 @@ def train_acceptance_head(
 
 
 def _check_tasks(names: list[str] | None) -> bool:
-    """Refuse unknown tasks, and those whose files are not there; gives whether a prompt is a chat."""
+    """Reject unknown tasks, and those whose files are not there; gives whether a prompt is a chat."""
     from specdec_lib.experiments.data.prompts import TASKS
     from specdec_lib.experiments.data.tasks import choosing_prompts, task_names
 

@@ -90,7 +90,7 @@ def open_array(path: Path, dtype: np.dtype, *shape: int) -> np.ndarray:
 
 
 def check_range(path: Path, array: np.ndarray, least: int, most: int, what: str) -> None:
-    """Refuse numbers outside a range: compiled loops use them as indices, unchecked.
+    """Reject numbers outside a range: compiled loops use them as indices, unchecked.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def build_tokens(
 
 
 def check_target(path: Path) -> None:
-    """Refuse a path at which no datastore can be written, before any work is done."""
+    """Reject a path at which no datastore can be written, before any work is done."""
     if (files.current_place(index := path / dense.FOLDER) / dense.MANIFEST).is_file():
         raise files.StoreError(f"{path} stays: {index} is of its tokens; remove that, or name another folder")
     files.check_target(path, MANIFEST, FORMAT, "datastore", NAMES)

@@ -190,7 +190,7 @@ def build_dense_index(
 
 
 def check_target(path: Path) -> None:
-    """Refuse a path at which no dense index can be written, before any work is done."""
+    """Reject a path at which no dense index can be written, before any work is done."""
     files.check_target(path, MANIFEST, FORMAT, "dense index", FILES)
 
 

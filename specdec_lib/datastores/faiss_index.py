@@ -139,7 +139,7 @@ def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
 
 
 def check_lists(index: faiss.Index, factory: str, states: int) -> None:
-    """Refuse an index of more lists or centroids than there are states."""
+    """Reject an index of more lists or centroids than there are states."""
     faiss = load_faiss()
     for part in _parts(index):
         codes = [part.pq.ksub] if hasattr(part, "pq") else []

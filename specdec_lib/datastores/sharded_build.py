@@ -157,7 +157,7 @@ def build_sharded(
 
 
 def check_target(path: Path) -> None:
-    """Refuse a path at which no store of shards can be written, before any work is done."""
+    """Reject a path at which no store of shards can be written, before any work is done."""
     files.check_target(path, MANIFEST, FORMAT, "store of shards", PARTS)
 
 

@@ -209,7 +209,7 @@ def plan_windows(store: TokenStore, window: int, overlap: int, cover: str, max_s
 
 
 def check_overlap(window: int, overlap: int, cover: str) -> None:
-    """Refuse windows that would not advance over a document.
+    """Reject windows that would not advance over a document.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def write_states(
 
 
 def check_target(path: Path) -> None:
-    """Refuse a path at which no states can be written, before any work is done."""
+    """Reject a path at which no states can be written, before any work is done."""
     files.check_target(path, MANIFEST, FORMAT, "folder of hidden states", FILES)
 
 

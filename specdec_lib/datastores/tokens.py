@@ -118,7 +118,7 @@ def tokenizer_vocabulary(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def check_vocabulary(store: TokenStore, vocabulary: int, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-    """Refuse a store of another tokenizer than a model's.
+    """Reject a store of another tokenizer than a model's.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ class TokenStore:
         return tokens[: tokens.index(self.vocabulary)] if self.vocabulary in tokens else tokens
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse another tokenizer than the one the store was built with, also where the store does not know its own."""
+        """Reject another tokenizer than the one the store was built with, also where the store does not know its own."""
         known = self.manifest["tokenizer"]
         if known is None:
             raise StoreError(f"{self.path} was built without a tokenizer to compare yours with; build it with one")

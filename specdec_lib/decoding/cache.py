@@ -1,7 +1,7 @@
 """A key-value cache whose buffers are allocated once and written in place.
 
 Transformers' dynamic cache concatenates at each step and its ``crop`` changed meaning in 5.20; this one needs neither.
-A verified block is written behind the committed length; committing moves the accepted path's rows into place. Which rows a
+A verified block is written after the committed length; committing moves the accepted path's rows into place. Which rows a
 commit keeps is decided here alone, for keys, values and captured states. :class:`ChainCache` adds layers without rows, whose one
 state holds the whole text.
 """
@@ -95,8 +95,8 @@ class _Slots(CacheLayerMixin):
 class TreeCache(Cache):
     """Preallocated cache of every layer, with in-place commit of an accepted path.
 
-    ``length`` positions are committed; a forward pass writes behind them. ``slots``, int64 (width,), are where the next pass
-    writes, attending over the whole buffers; None, the default, is right behind the committed positions.
+    ``length`` positions are committed; a forward pass writes after them. ``slots``, int64 (width,), are where the next pass
+    writes, attending over the whole buffers; None, the default, is right after the committed positions.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class TreeCache(Cache):
             self.states[layer][self.length : self.length + len(states)] = states
 
     def reserve(self, width: int) -> None:
-        """Make room behind the committed positions.
+        """Make room after the committed positions.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class TreeCache(Cache):
             self.states[layer][: self.length] = old[: self.length]
 
     def commit(self, block: Sequence[int]) -> None:
-        """Keep some tokens of the last pass, which then stand right behind the positions that were committed before.
+        """Keep some tokens of the last pass, which then stand right after the positions that were committed before.
 
         Parameters
         ----------

@@ -10,7 +10,7 @@ import torch
 
 
 class HostClock:
-    """Wall clock: marks moments, and tells later how far apart they were. Right where a call returns when its work is done.
+    """Wall clock: marks moments, and tells later how far apart they were. Use it where a call returns only when its work is done.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class DeviceClock(HostClock):
 
 
 def clock_of(devices: Collection[torch.device]) -> HostClock:
-    """A GPU's own clock, or the host's: for a CPU, and for several GPUs, since one's events tell nothing of another's work.
+    """A GPU's own clock. A CPU has the host's, and so have several GPUs: the events of one say nothing about the work of another.
 
     Parameters
     ----------

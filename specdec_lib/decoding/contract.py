@@ -47,9 +47,10 @@ class Capture:
     layers: tuple[int, ...] = ()
     #: (block, head) pairs, both from 0, whose attention rows are kept.
     heads: tuple[tuple[int, int], ...] = ()
-    #: The target's most likely tokens, so many, after each node of a pass (:class:`Outputs`). 0 asks for none.
+    #: How many of the target's most likely tokens are kept after each node of a pass (:class:`Outputs`).
     topk: int = 0
-    #: Those after each token of the prompt too (:attr:`Context.prompt_outputs`): the prompt's pass computes all its logits then.
+    #: Whether they are kept after each token of the prompt too (:attr:`Context.prompt_outputs`). The prompt's pass then
+    #: computes all of its logits.
     prompt: bool = False
 
     def __post_init__(self) -> None:
@@ -182,7 +183,7 @@ class Drafter(ABC):
         return super().__new__(cls)
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse a call: ``model.generate(custom_generate=drafter)`` would leave out what cannot be called, without a word."""
+        """Reject a call: ``model.generate(custom_generate=drafter)`` would leave out what cannot be called, without a word."""
         raise TypeError(_NOT_CALLED.format(repr(self), "drafter"))
 
     def inner(self) -> tuple[Drafter, ...]:
@@ -297,7 +298,7 @@ class WrappedDrafter(Drafter):
 
 
 def check_drafter(drafter: object) -> None:
-    """Refuse what is no drafter, and what declares what cannot be declared.
+    """Reject what is no drafter, and what declares what cannot be declared.
 
     Parameters
     ----------

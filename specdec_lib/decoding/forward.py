@@ -102,7 +102,7 @@ class Forward:
     torch.Size([1, 4096])
     """
 
-    #: Whether tokens without a mask are a chain behind the committed ones.
+    #: Whether tokens without a mask are a chain after the committed ones.
     knows_chains = False
     #: By layer, what takes its states; None where hooks on the model read them.
     shown = None

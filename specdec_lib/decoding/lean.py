@@ -306,7 +306,7 @@ def run(
     ids, positions, visible, last_only, kept_layers, kept_states, kept_heads, kept_rows,
     x, z, pair, states, whole, scales, sums, query, scores, places, counts, out,
 ):  # fmt: skip
-    """One thread's share of a pass over ``ids`` behind ``length`` positions of the cache; logits into ``out``.
+    """One thread's share of a pass over ``ids`` after ``length`` positions of the cache; logits into ``out``.
 
     A layer has four steps: what the products read, from ``x`` or from the products before, is brought into ``states``; then come
     the products. The output layer is one step more.

@@ -1,4 +1,4 @@
-"""The runtime over the lean forward: which models it runs, their weights as it reads them, and passes behind a cache."""
+"""The runtime over the lean forward: which models it runs, their weights as it reads them, and passes over a cache."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Lean:
     """Runs the passes of a model of the Llama kind by the lean forward (:mod:`specdec_lib.decoding.lean`), on the processor.
 
     The logits of a row are the same, bit for bit, in passes of any width. Of a model from ``load_model(file, dtype="file")`` the
-    packed weights are read; of one in float32 they are copied, and copied anew where the model was changed. Generations may share
+    packed weights are read; of one in float32 they are copied, and copied again where the model was changed. Generations may share
     it. UnsupportedModel if the model is of another kind.
 
     Parameters
@@ -109,7 +109,7 @@ class Lean:
         self._read()
 
     def _check(self, instead: str) -> None:
-        """Refuse a model whose own forward computes something else."""
+        """Reject a model whose own forward computes something else."""
         for holds, reason in refusals(self.model):
             if holds:
                 raise UnsupportedModel(f"{type(self.model).__name__} {reason}: {instead}")

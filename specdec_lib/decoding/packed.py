@@ -164,7 +164,7 @@ class PackedWeights(nn.Module):
         self._made = self.weight.data_ptr(), self.weight._version
 
     def check(self, given: torch.Tensor) -> None:
-        """Refuse a pass that would give a wrong result: of other weights than are read, with gradients, or under a trace."""
+        """Reject a pass that would give a wrong result: of other weights than are read, with gradients, or under a trace."""
         if torch.is_grad_enabled() and given.requires_grad:
             raise ValueError(
                 "weights of load_model(..., dtype='file') pass no gradients on: load the model in 'float32' to train, or "

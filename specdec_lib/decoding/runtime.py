@@ -113,7 +113,7 @@ class Runtime:
     """How the passes of one model are run; made once and used by many generations, one at a time.
 
     Weights that were moved, and hooks and adapters that were switched since graphs were recorded are seen at the start of a
-    generation, and graphs recorded anew; to change them within one is an error that nobody sees.
+    generation, and graphs are recorded again. Nothing notices if you change them during a generation.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class Runtime:
     def run(
         self, forward: Forward, capture: Capture, tokens: Sequence[int] | torch.Tensor, tree: DraftTree | None
     ) -> torch.Tensor:
-        """One pass over a block behind the committed positions; logits of shape (len(tokens), vocabulary).
+        """One pass over a block after the committed positions; logits of shape (len(tokens), vocabulary).
 
         The next pass overwrites them. ``forward`` and ``capture`` are those of the holder; ``tokens`` at most as many as
         the widest width; ``tree`` is what those after the first form, its auxiliary tokens last, None for a chain.

@@ -465,7 +465,7 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Refuse a tokenizer with more ids than the model embeds, but for a few, as special tokens may be.
+    """Reject a tokenizer with more ids than the model embeds, but for a few, as special tokens may be.
 
     Parameters
     ----------
@@ -518,7 +518,7 @@ def remember_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMode
 
 
 def check_paired(draft: PreTrainedModel, ids: int) -> None:
-    """Refuse a draft model that cannot share a tokenizer with a target.
+    """Reject a draft model that cannot share a tokenizer with a target.
 
     Where a tokenizer is not known its model's rows count, which padding makes more: they may differ by a sixteenth.
 
@@ -720,7 +720,7 @@ def _plain(value: object) -> object:
 
 
 def check_adapters(model: PreTrainedModel) -> None:
-    """Refuse a model with an adapter of PEFT that does more than change weights.
+    """Reject a model with an adapter of PEFT that does more than change weights.
 
     Parameters
     ----------
@@ -742,7 +742,7 @@ def check_adapters(model: PreTrainedModel) -> None:
 
 
 def check_kind(model: PreTrainedModel, longest: int) -> None:
-    """See from its configuration that a model can be decoded by tree verification.
+    """Check from its configuration that a model can be decoded by tree verification.
 
     Parameters
     ----------

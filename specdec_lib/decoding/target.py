@@ -45,7 +45,7 @@ from specdec_lib.decoding.tree import EMPTY, DraftTree
 PREFILL_CHUNK = 4096
 #: Tokens of a chain whose mask is cut from one that is kept: drafts, and not the parts of a prompt.
 STRIP_ROWS = 32
-#: Room for a draft behind prompt and output before a buffer has to grow, in positions.
+#: Room for a draft after prompt and output before a buffer has to grow, in positions.
 DRAFT_ROOM = 65
 #: How each model was when it was checked.
 _CHECKED: weakref.WeakKeyDictionary[PreTrainedModel, list[tuple]] = weakref.WeakKeyDictionary()
@@ -388,9 +388,9 @@ class Target:
         self._undo.append(hook.remove)
 
 
-#: Of the spread of the logits: what two computations in float32, or in half precision, may differ by.
+#: How far two computations in float32, or in half precision, may differ: a share of the spread of the logits.
 TOLERANCE, TOLERANCE_HALF = 1e-3, 0.15
-#: The same of packed weights, whose states are rounded to whole numbers of 16 bits.
+#: The same for packed weights, whose states are rounded to whole numbers of 16 bits.
 TOLERANCE_WHOLE = 1e-2
 HALF = (torch.float16, torch.bfloat16)
 #: Window for which a windowed model is checked: with so few tokens it is passed soon.
@@ -398,7 +398,7 @@ _CHECKED_WINDOW = 3
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """See that verifying a tree computes what the model computes on each path alone: once, and again when the model was changed.
+    """Check that verifying a tree computes what the model computes on each path alone: once, and again when the model was changed.
 
     Catches what no list of architectures can: position encodings or attention variants that ignore the tree mask. The
     model is run as it is written and in its own precision. One with a sliding window is also run beyond it, on a copy with the
@@ -459,7 +459,7 @@ def _check(model: PreTrainedModel) -> None:
 
 
 def _check_wrapper(model: PreTrainedModel, inside: PreTrainedModel) -> None:
-    """Refuse a wrapper, such as PEFT's, that computes something else than the model inside, which passes are run on."""
+    """Reject a wrapper, such as PEFT's, that computes something else than the model inside, which passes are run on."""
     name, text = type(model).__name__, [(7 * i + 3) % vocabulary_size(inside) for i in range(8)]
     own = _tried(f"{name} cannot run:", _own_logits, model, text)
     error = _relative(own, _own_logits(inside, text))

@@ -54,7 +54,7 @@ def _check_settings(config) -> None:
 
 
 def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
-    """Refuse what the model would read besides the tokens."""
+    """Reject what the model would read besides the tokens."""
     length = input_ids.shape[-1]
     given = {name: value for name, value in inputs.items() if value is not None}
     if any(value is not None for value in (given.pop("mm_encoder_outputs", None) or {}).values()):

@@ -92,7 +92,7 @@ class Eagle2(HeadDrafter):
 
     @classmethod
     def of_size(cls, model: PreTrainedModel, heads: EagleHead, nodes: int) -> Self:
-        """With as many levels and branches as a tree of so many nodes can use, and the published ones for the published size.
+        """Make one with as many levels and branches as a tree of so many nodes can use; for the published size the published ones.
 
         Parameters
         ----------

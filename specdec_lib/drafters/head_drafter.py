@@ -69,7 +69,7 @@ class HeadDrafter(Drafter):
         self.finish()
 
     def start(self, context: Context) -> None:
-        """Refuse a target with other token ids or other states than the one that the heads were made for."""
+        """Reject a target with other token ids or other states than the one that the heads were made for."""
         width = context.hidden(LAST).shape[1]
         if (context.vocabulary, width) != (self.ends.vocabulary, self.ends.width):
             raise ValueError(
@@ -153,7 +153,7 @@ class StaticTreeDrafter(HeadDrafter):
 
     @classmethod
     def grown(cls, model: PreTrainedModel, heads: DraftHead, nodes: int | None = None) -> Self:
-        """With the tree that these heads' accuracies on held-out answers ask for.
+        """Make one with the tree that these heads' accuracies on held-out answers favour.
 
         :func:`~specdec_lib.heads.grown_tree.best_tree_shape` grows it.
 

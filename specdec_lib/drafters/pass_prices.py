@@ -1,4 +1,4 @@
-"""What :mod:`specdec_lib.drafters.pass_costs` was called in version 1.0; this module goes with version 1.2."""
+"""The name of :mod:`specdec_lib.drafters.pass_costs` in version 1.0, kept until version 1.2."""
 
 from specdec_lib.lazy import former_names
 

@@ -45,7 +45,7 @@ class PromptLookup(Drafter):
     """Draft the continuation of the first earlier occurrence of the last n-gram (PLD).
 
     N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is indexed as
-    tokens come, so a proposal costs the same at any context length. Without one nothing is drafted, where the released code
+    tokens come, so a proposal costs the same at any context length. Without an occurrence nothing is drafted; the released code
     verifies token id 100.
 
     Parameters

@@ -175,7 +175,7 @@ class AcceptanceHead(nn.Module):
         return score
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse a draft model that the head was not trained for."""
+        """Reject a draft model that the head was not trained for."""
         own = fingerprint(model)
         if self.draft != own:
             made = f"the draft model with fingerprint {self.draft[:12]}" if self.draft else "no draft model"

@@ -189,7 +189,7 @@ def generate_data(
 
 
 def check_mixing(mixing: float | None) -> None:
-    """Refuse a mixing rate that leaves nothing to learn from.
+    """Reject a mixing rate that leaves nothing to learn from.
 
     Parameters
     ----------

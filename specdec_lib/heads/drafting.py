@@ -240,7 +240,7 @@ class DraftHead(nn.Module, ABC):
         return self.story["accuracies"]
 
     def check(self, model: PreTrainedModel) -> None:
-        """Refuse a target that the head was not trained for."""
+        """Reject a target that the head was not trained for."""
         own = fingerprint(model)
         if self.target != own:
             made = f"the target with fingerprint {self.target[:12]}" if self.target else "no target"

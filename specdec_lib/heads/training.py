@@ -15,7 +15,7 @@ from specdec_lib.heads.acceptance import AcceptanceHead, Examples, weighted_loss
 
 
 def check_settings(settings: Any, *positive: str) -> None:
-    """Refuse settings that no training can use.
+    """Reject settings that no training can use.
 
     Parameters
     ----------

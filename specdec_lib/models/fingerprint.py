@@ -18,7 +18,7 @@ SAMPLES = 64
 def fingerprint(model: PreTrainedModel) -> str:
     """A checksum of architecture and weights.
 
-    The same for a checkpoint loaded in float32 or bfloat16, on any device, compiled or offloaded: parameters are
+    It is the same for a checkpoint loaded in float32 or bfloat16, on any device, compiled or offloaded: parameters are
     compared in bfloat16, at :data:`SAMPLES` places each.
 
     Parameters
@@ -60,7 +60,8 @@ def fingerprint(model: PreTrainedModel) -> str:
 def weights_of(part: torch.nn.Module, name: str = "weight") -> torch.Tensor:
     """A parameter of a part of a model.
 
-    Of packed weights it is what they stand for; of an offloaded part, what accelerate's hook brings in when it runs.
+    For packed weights it is the numbers that they stand for, and for an offloaded part what accelerate's hook brings in when it
+    runs.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ NAMES, MANIFEST, FORMAT = (
     "converted.json",
     "specdec-lib converted model",
 )
-#: Of what is written here: another number converts all files again.
+#: Version of what is written here. With another one all files are converted again.
 VERSION = 1
 #: Name of one of several files that a model is spread over.
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)

@@ -87,7 +87,7 @@ def load_pair(
 
 
 def check_template(target: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-    """Refuse a target without a chat template, before its weights are read."""
+    """Reject a target without a chat template, before its weights are read."""
     tokenizer = tokenizer or load_tokenizer(target)
     if tokenizer.chat_template is None:
         raise ValueError(

@@ -76,7 +76,7 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         seconds += facts["seconds"]
     cache = f"{cache_bytes / 1e9:.1f} GB" if cache_bytes >= 1e8 else f"{cache_bytes / 1e6:.0f} MB"
     lines = [
-        ":::{table} What the run took that these pages show.",
+        ":::{table} Time and disk space of the run that made these pages.",
         ":name: tab-rerun-times",
         ":align: center",
         "",
@@ -85,8 +85,8 @@ def times_text(executed: Iterable[Path], cache_bytes: int) -> str:
         *rows,
         ":::",
         "",
-        f"Together {seconds / 60:.0f} minutes. What can be made again "
-        f"(datastores, answers, states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says: {cache} on that machine.",
+        f"Together they took {seconds / 60:.0f} minutes. What can be made again "
+        f"(datastores, answers, states) is kept in `_build/cache`, or where `SPECDEC_CACHE` says. It took {cache} there.",
         "",
     ]
     return "\n".join(lines)

@@ -191,7 +191,7 @@ def _text(path: Path) -> str:
 
 
 def _check_writable(folders: dict[str, Path]) -> None:
-    """Refuse folders in which no file can be made, all of them in one message."""
+    """Reject folders in which no file can be made, all of them in one message."""
     rejected = [
         f"{what} go to {folder}, where no file can be made ({why})"
         for what, folder in folders.items()

@@ -140,7 +140,7 @@ def to_html(judged: pd.DataFrame, tables: Tables, turned: Container[str] = ()) -
         said |= {"Could not fail": claim.construction, "Rule changed after a result": claim.changed}
         other = claim.of_second_model()
         said["Second model"] = (
-            row.agreement and f"By the same rule the verdict is: {rules.verdict(other, tables)}. So {row.agreement}."
+            row.agreement and f"By the same rule the verdict is: {rules.verdict(other, tables)}; {row.agreement}."
         )
         said |= {
             "Thresholds": claim.threshold,

@@ -85,7 +85,7 @@ def test_a_row_says_what_the_same_rule_makes_of_a_second_model():
     claim = ROW.model_copy(update={"holds": ROW.holds[:1], "second": {"03/": "04/second_"}})
     tables = {"03": CHAPTER, "04": {"second_speed": Number(0.9, 0.8, 0.95)}}
     html = table.to_html(rules.judge([claim], tables), tables)
-    assert "the verdict is: does not hold here. So the models disagree." in html
+    assert "the verdict is: does not hold here; the models disagree." in html
     assert "04/second_<wbr>speed &gt; 1: 0.9" in html
     assert "second model" not in table.to_html(rules.judge([claim], NUMBERS), NUMBERS).lower()
 
