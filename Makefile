@@ -138,6 +138,8 @@ test-vllm: venv-vllm  ## run the tests inside vLLM, which is installed into .ven
 
 bench-vllm: venv-vllm  ## time vLLM here with its own drafters and ours, some 45 minutes (ARGS='--rounds 3')
 	@$(VLLM)/bin/python benchmarks/serving.py $(ARGS)
+	@$(MAKE) venv EXTRAS='$(EXTRAS)'
+	@PYTHONPATH=. $(PY) benchmarks/replayed_batches.py
 
 bench-llama:  ## time llama.cpp here with its own drafter and ours
 	@$(MAKE) venv EXTRAS='$(EXTRAS),bench'

@@ -175,7 +175,9 @@ def main(
     ),
     out: Annotated[Path, options.folder("of the table")] = Path("data/results/cpu"),
     kept: Annotated[Path, options.folder("where answers are kept")] = Path("_build"),
-    choose: Annotated[bool, typer.Option("--choose", help="compare lengths of drafts on other prompts instead")] = False,
+    choose: Annotated[
+        bool, typer.Option("--choose", help="compare lengths of drafts on other prompts instead")
+    ] = False,
 ) -> None:
     """Replay batches of vLLM at measured costs of passes."""
     _, _, prompts = serving.asked(2 * serving.PROMPTS if choose else serving.PROMPTS)
@@ -187,7 +189,9 @@ def main(
         for offset in OFFSETS:
             found = replay.rounds(rounds, serving.SIZES, lambda offset=offset: SuffixDecoding(offset=offset))
             shown = {size: np.mean(found[f"ours_over_plain_b{size}"]) for size in serving.SIZES}
-            print(f"offset {offset:.0f}: mean {np.mean([*shown.values()]):.3f}", {k: f"{v:.3f}" for k, v in shown.items()})
+            print(
+                f"offset {offset:.0f}: mean {np.mean([*shown.values()]):.3f}", {k: f"{v:.3f}" for k, v in shown.items()}
+            )
         return
     settings = {"drafter": "SuffixDecoding", "costs": str(costs)}
     found = replay.rounds(rounds, serving.SIZES, lambda: vllm.drafter_of_settings(settings, serving.MOST))

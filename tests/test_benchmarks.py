@@ -11,13 +11,14 @@ from gguf import quants
 
 from benchmarks import big_file, replayed_batches, seconds, serving
 from benchmarks import library as benchmarks
-from specdec_lib import DraftTree, Generation
+from specdec_lib import DraftTree, Generation, vllm
 from specdec_lib.decoding.results import Step
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.models.draft_vocabulary import DraftVocabulary
 from specdec_lib.report import numbers
 from specdec_lib.report import serving as shown
 from specdec_lib.report.claims import pictures
+from specdec_lib.vllm import BatchCosts
 from tests.families import TEXT, VOCABULARY, build, cut, prompt
 
 
@@ -162,9 +163,17 @@ def test_numbers_in_a_server_are_ratios_within_rounds(tmp_path, monkeypatch):
     tasks = shown.by_task(table)
     assert tasks.Task.tolist() == ["code editing"] and all(tasks[str(n)][0][:3] == (2, 2, 2) for n in serving.SIZES)
     lengths = shown.by_length(table, {"ours_over_fixed2_b4": table["ours_over_plain_b8"]})
-    assert lengths["Ours over it, timed"][1][:3] == (2, 2, 2) and lengths["Ours over it, replayed"][1][:3] == (1.3, 1.3, 1.3)
+    assert lengths["Ours over it, timed"][1][:3] == (2, 2, 2) and lengths["Ours over it, replayed"][1][:3] == (
+        1.3,
+        1.3,
+        1.3,
+    )
     rivals = shown.by_rival(table, {"ours_over_ngram_b2": table["ours_over_plain_b8"]})
-    assert rivals["over ngram, replayed"][1][:3] == (1.3, 1.3, 1.3) and rivals["over plain, timed"][3][:3] == (1.3, 1.3, 1.3)
+    assert rivals["over ngram, replayed"][1][:3] == (1.3, 1.3, 1.3) and rivals["over plain, timed"][3][:3] == (
+        1.3,
+        1.3,
+        1.3,
+    )
     assert rows["ours over plain"].tolist()[3][:3] == (1.3, 1.3, 1.3) and rows["TPOT (ms), ours"].isna().all()
 
 
@@ -186,7 +195,7 @@ def test_a_replayed_batch_takes_what_its_passes_cost(monkeypatch):
     assert right == 10 / (2 + 3)
     dear = replayed(asked, said, 0.5)
     wrong = dear.speed([0, 1], 1, lambda *_: [[0, 0]])
-    assert wrong == 10 / (1 + 9 * 2.0)  # the very first pass has no draft
+    assert wrong == 10 / (2 + 8 * 2.0)  # the first pass of a request has no draft
 
 
 def rows_said(rows, counts):

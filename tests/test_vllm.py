@@ -510,6 +510,13 @@ def test_common_cases_need_no_file(monkeypatch, store, tmp_path):
     assert ours.Proposer(config())._first.max_ngram == 1
 
 
+def test_drafts_of_suffix_decoding_are_longer_where_costs_cut_them():
+    settings = {"drafter": "SuffixDecoding", "costs": "cpu"}
+    assert ours.drafter_of_settings(settings, 8).offset == ours._OFFSET > SuffixDecoding().offset
+    assert ours.drafter_of_settings({"drafter": "SuffixDecoding"}, 8).offset == SuffixDecoding().offset
+    assert ours.drafter_of_settings(settings | {"arguments": {"offset": 0.0}}, 8).offset == 0.0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -25,7 +25,16 @@ COLUMNS = ("key", "value", "low", "high", "measured", "words", "prompts")
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench``, ``make bench-vllm`` (its replay too) and ``make bench-llama`` measure, of
 #: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
-_FILES = ("??.csv", "seconds.csv", "own_bits.csv", "serving.csv", "replayed.csv", "llama.csv", "released.csv", "marks.csv")
+_FILES = (
+    "??.csv",
+    "seconds.csv",
+    "own_bits.csv",
+    "serving.csv",
+    "replayed.csv",
+    "llama.csv",
+    "released.csv",
+    "marks.csv",
+)
 MISSING, NO_INTERVAL = "not available", "no interval"
 #: Type of the output in which a cell says the keys of each table that it saved; ``report.build.sources`` reads it.
 KEYS = "application/vnd.specdec.keys+json"
