@@ -206,7 +206,7 @@ def rows_said(rows, counts):
 def test_a_replayed_ngram_drafts_what_followed_the_first_occurrence():
     row = np.array([[1, 2, 3, 4, 50, 1, 2, 3, 4, 60, 1, 2, 3, 4, 0, 0]])
     assert replayed_batches.ngram([[4]], np.array([14]), row) == [[50, 1, 2, 3, 4]]
-    assert replayed_batches.ngram([[4]], np.array([4]), row) == [[]]
+    assert replayed_batches.ngram([[4]], np.array([5]), row) == [[]]
 
 
 def test_nothing_measured_is_an_empty_figure_and_table():
