@@ -71,4 +71,4 @@ def test_times_and_machine_come_from_the_executed_copies(tmp_path):
     (tmp_path / "files" / "01_small" / "tab-x.csv").write_bytes(b"x" * 1_000_000)
     text = rerun.times_text(tmp_path.glob("*.ipynb"), 2_000_000_000)
     assert "| [](notebooks/01_small.ipynb) | 90 | 1.0 | Some \\| CPU, 2 threads |" in text
-    assert "Together 4 minutes" in text and "2.0 GB" in text  # 210 s
+    assert "Together they took 4 minutes" in text and "2.0 GB" in text  # 210 s
