@@ -134,9 +134,18 @@ def next_token_counts(index: DenseIndex, recordings: Sequence[Recording]) -> Cou
 
 # Rows ------------------------------------------------------------------------------------------------------------
 
-#: Stands for a whole store, where rows are of its states and not of an output.
-WHOLE = Prompt("whole", "store", ("",))
-_OUTPUT = {"task": WHOLE.task, "prompt": WHOLE.id, "turn": 0, "seed": 0, "temperature": 0.0}
+
+def whole(store: str) -> Prompt:
+    """What stands for a whole store, where rows are of its states and not of an output."""
+    return Prompt(store, "store", ("",))
+
+
+def _rows_of(store: str, rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    of = whole(store)
+    output = {"task": of.task, "prompt": of.id, "turn": 0, "seed": 0, "temperature": 0.0}
+    return pd.DataFrame([output | row for row in rows])
+
+
 #: Found neighbours among which a state's own rank counts, and those that recall counts.
 RANKED, NEAREST = 50, 10
 
@@ -204,10 +213,12 @@ def dresd_and_fewest_dims(dims: Iterable[int]) -> tuple[int, int]:
     return (64 if 64 in dims else max(dims)), min(dims)
 
 
-def state_counts(stored: IndexedStates, dims: Sequence[int]) -> pd.DataFrame:
-    """Rows of stored states that are looked up by themselves: ``ranks`` as :meth:`Stored.ranks` with each number of dimensions,
-    without parts of the keys, of ``repeated`` and ``distinct`` contexts, and with each kind of index; there ``hits`` is how many
-    states had each number of their nearest found."""
+def state_counts(
+    stored: IndexedStates, store: str, dims: Sequence[int], kinds: Mapping[str, Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Rows of stored states that are looked up by themselves: ``ranks`` as :meth:`IndexedStates.ranks` with each number of
+    dimensions, without parts of the keys, of ``repeated`` and ``distinct`` contexts, and with each of some ``kinds`` of index
+    (:func:`factories`); there ``hits`` is how many states had each number of their nearest found."""
     dims = [d for d in sorted(dims) if d <= stored.vectors.shape[1]]
     kept, narrow = dresd_and_fewest_dims(dims)
     by_dims = {d: stored.index(d) for d in dims}
@@ -220,17 +231,17 @@ def state_counts(stored: IndexedStates, dims: Sequence[int]) -> pd.DataFrame:
         rows.append({"method": name, "ranks": stored.ranks(by_dims[kept], which)})
     some = stored.vectors[stored.asked][:500]
     exact = stored.index().search(some, NEAREST)[1]
-    for name, effort in factories(len(stored.states)).items():
+    for name, effort in kinds.items():
         index = stored.index(factory=name, **effort)
         hits = np.bincount(hits_of(index.search(some, NEAREST)[1], exact), minlength=NEAREST + 1)
         rows.append({"method": name, "ranks": stored.ranks(index), "hits": hits, "bytes": index.bytes_per_state})
     nothing = {"hits": np.zeros(1, np.int64), "bytes": math.nan}
-    return pd.DataFrame([_OUTPUT | nothing | row for row in rows])
+    return _rows_of(store, [nothing | row for row in rows])
 
 
-def store_sizes(stored: IndexedStates, sparse: Mapping[str, SuffixIndex], source: str) -> pd.DataFrame:
-    """Rows of the sizes of sparse stores, by name, and of the dense one: ``explained`` is the variance of so many components,
-    ``correlation`` the mean one of two dimensions, before the z-scores and after."""
+def store_sizes(stored: IndexedStates, store: str, sparse: SuffixIndex) -> pd.DataFrame:
+    """Rows of the sizes of a sparse store and of the dense one of its beginning: ``explained`` is the variance of so many
+    components, ``correlation`` the mean one of two dimensions, before the z-scores and after."""
     dense = stored.index()
     plain = stored.vectors[stored.asked].astype(np.float64)
     scored = (plain - plain.mean(0)) / plain.std(0)
@@ -238,12 +249,9 @@ def store_sizes(stored: IndexedStates, sparse: Mapping[str, SuffixIndex], source
     of_tokens = base.tokens.nbytes / base.count
     about = {"explained": np.zeros(1), "width": 0, "correlation": math.nan, "correlation_zscored": math.nan}
     rows = [
-        {"method": f"sparse, {name}", "stored": index.store.count, "bytes": index.bytes_per_token} | about
-        for name, index in sparse.items()
-    ]
-    rows.append(
+        {"method": f"sparse, {store}", "stored": sparse.store.count, "bytes": sparse.bytes_per_token} | about,
         {
-            "method": f"dense, {source}",
+            "method": f"dense, {store}",
             "stored": base.count,
             "bytes": dense.bytes_per_state + of_tokens,
             # Eigenvectors depend on the number of threads in their last bits.
@@ -251,9 +259,9 @@ def store_sizes(stored: IndexedStates, sparse: Mapping[str, SuffixIndex], source
             "width": dense.width,
             "correlation": correlation(plain),
             "correlation_zscored": correlation(scored),
-        }
-    )
-    return pd.DataFrame([_OUTPUT | row for row in rows])
+        },
+    ]
+    return _rows_of(store, rows)
 
 
 def _parts(count: int) -> tuple[int, int, int]:

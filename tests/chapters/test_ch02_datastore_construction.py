@@ -87,7 +87,7 @@ def stored(pocket, monkeypatch, tmp_path):
 
 
 def test_rows_of_a_store_have_the_ranks_and_hits_of_searches_one_by_one(stored):
-    rows = chapter.state_counts(stored, [4, 64]).set_index("method")
+    rows = chapter.state_counts(stored, "stdlib", [4, 64], chapter.factories(len(stored.states))).set_index("method")
     assert set(rows.index) >= {"4", "64", "4, no z-scores", "64, neither", "repeated", "distinct", "Flat", "HNSW32"}
     index = stored.index(4)
     ranks = []
@@ -110,7 +110,7 @@ def test_recall_and_ranks_are_means_over_states():
 
 
 def test_sizes_of_stores_are_those_of_their_files(stored):
-    rows = chapter.store_sizes(stored, {"stdlib": stored.base}, "stdlib").set_index("method")
+    rows = chapter.store_sizes(stored, "stdlib", stored.base).set_index("method")
     sparse, dense = rows.loc["sparse, stdlib"], rows.loc["dense, stdlib"]
     assert sparse.bytes == stored.base.bytes_per_token < dense.bytes and sparse.stored == stored.base.store.count
     assert dense.width == stored.vectors.shape[1] and dense.explained[-1] == pytest.approx(1, abs=1e-3)

@@ -352,7 +352,7 @@ def at_scale():
         one = {"task": (task,), "kind": (kind,)}
         found.append(rows(seed, store=(kind,), stored=SIZES, method=(retrieval.PUBLISHED,), **one))
         if kind == "chat":
-            texts = (f"{kind}, as many tokens", numbers.OWN_TEXT, numbers.GPT4_TEXT)
+            texts = (f"{kind}, as many tokens", retrieval.OWN_TEXT, retrieval.GPT4_TEXT)
             found.append(rows(seed + 10, store=texts, stored=(500_000,), method=(retrieval.PUBLISHED,), **one))
         if task == retrieval.CODE:
             found.append(rows(20, store=(kind,), stored=SIZES[-1:], method=tuple(retrieval.VARIANTS), **one))
@@ -448,7 +448,8 @@ def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_c
         expected[f"real_code_nodes_{many}_over_{few}_gpu"] = larger / smaller
     for name, task in (("vicuna", retrieval.CHAT), ("llama", LLAMA)):
         own, gpt4 = (
-            of_case(frame, task, "characters", store=store, **size) for store in (numbers.OWN_TEXT, numbers.GPT4_TEXT)
+            of_case(frame, task, "characters", store=store, **size)
+            for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT)
         )
         expected[f"real_{name}_own_over_gpt4"] = own / gpt4
     for key, column in (("matches_cut", "cut"), ("matches_looked_up", "passes")):
@@ -461,7 +462,7 @@ def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_c
         "real_code_nodes_192_over_48_gpu",
         "real_code_nodes_256_over_192_gpu",
     }
-    assert changed(of_variants, frame, "characters", task=LLAMA, store=numbers.GPT4_TEXT) == {
+    assert changed(of_variants, frame, "characters", task=LLAMA, store=retrieval.GPT4_TEXT) == {
         "real_llama_own_over_gpt4"
     }
 

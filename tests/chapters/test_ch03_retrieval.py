@@ -250,7 +250,7 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
     digest = index.store.digest
     assert codealpaca.searched(index, False) == {
         "evolved": (digest, codealpaca.SPARSE),
-        "states": ("", codealpaca.DENSE),
+        "states": (None, codealpaca.DENSE),
     }
 
 
@@ -285,7 +285,8 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
 
     recorded = {way: {group: record(task, own) for group, task in tasks.items()} for way, own in how.items()}
     asked = {group: book_prompts.load("choose", task, 2) for group, task in tasks.items()}
-    rows = retrieval.alignment_counts(model, other, tokenizer, recorded, asked, how)
+    cells = retrieval.cells(asked, how)
+    rows = retrieval.alignment_counts(model, other, tokenizer, recorded, asked, how, cells)
     axes = [f"{axis}_aligned" for axis in retrieval.AXES]
     one = rows[rows.answers == 1].groupby(["group", "way", "method"])
     assert len(one) == 2 * 2 * len(retrieval.LEADING)
@@ -293,7 +294,12 @@ def test_every_store_of_answers_is_replayed_by_both_groups_and_aligned_with_one(
     several = rows[rows.answers == retrieval.SEVERAL]
     assert several.response_aligned.all() and set(several.group[several.prompt_aligned]) == {"code"}
     with pytest.raises(ValueError, match="expected as many of each"):
-        retrieval.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how)
+        retrieval.alignment_counts(model, other, tokenizer, recorded, asked | {"code": []}, how, cells)
+    # One cell alone, which a check makes, has the rows that it has among all.
+    name = "editing, other model, nucleus, 1"
+    alone = retrieval.alignment_counts(model, other, tokenizer, recorded, asked, how, {name: cells[name]})
+    columns = [column for column in alone if not column.endswith("_s")]
+    assert row_files.differences(rows[rows.cell == name], alone, columns, [*row_files.KEY, "cell"]) == {}
 
 
 def test_committed_rows_that_need_a_model_are_of_the_book_s_model_and_cases_stand_for_what_is_replayed():
@@ -381,7 +387,7 @@ def test_the_authors_files_say_what_table_1_prints():
 @pytest.mark.realdata
 def test_the_committed_rows_are_those_of_the_authors_files():
     rows, about = row_files.read("03/authors")
-    assert not row_files.differences(rows, retrieval.authors_rows(), about["columns"])
+    assert not row_files.differences(rows, retrieval.authors_rows(retrieval.authors_questions()), about["columns"])
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():

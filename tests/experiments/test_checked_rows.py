@@ -298,6 +298,56 @@ def test_a_difference_that_rounding_makes_is_counted_and_does_not_stop_the_page(
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
 
 
+def test_rounding_explains_a_row_only_if_it_changes_that_row(made, model):
+    folder, make = made
+    threshold = next(model.parameters()).detach().double().sum().item()
+
+    def beside(prompts):
+        """Any rounding changes the rows of another method."""
+        beyond = next(model.parameters()).detach().double().sum().item() != threshold
+        rows = make(prompts)
+        return pd.concat([rows, rows.assign(method="REST", tokens=rows.tokens + beyond)])
+
+    frame, about = row_files.read("01/greedy", folder)
+    both = pd.concat([frame, frame.assign(method="REST")])
+    book = CheckedRows("01", {"target": model}, folder=folder)
+
+    def check(changed):
+        row_files.write("01/greedy", both.assign(tokens=both.tokens + (both.method == changed)), about, folder)
+        book.rows("greedy", beside, PROMPTS)
+        return book.outcomes[-1].rounded
+
+    assert check("neither") == 0 < check("REST")
+    with pytest.raises(RowsError, match="'PLD'.*tokens was"):
+        check("PLD")
+
+
+def test_parts_are_told_apart_by_any_column_and_a_row_of_one_that_is_made_stops_the_page(made, model):
+    folder, make = made
+    frame, about = row_files.read("01/greedy", folder)
+
+    def stored(prompts, parts):
+        return pd.concat([make(prompts).assign(store=name) for name in parts])
+
+    def check(changed=None):
+        both = pd.concat([frame.assign(store=name) for name in ("own", "far")])
+        both = both.assign(accepted=both.accepted + (both.store == changed))
+        row_files.write("01/greedy", both, about | {"key": ["store"]}, folder)
+        book = CheckedRows("01", {"target": model}, folder=folder)
+        book.rows("greedy", stored, PROMPTS[:1], {"far text": (None, ["far"])}, parts={"own": 0, "far": 0}, by="store")
+        return book.outcomes[0]
+
+    assert check("far").unchecked == {"far text would take too long here": ["far"]} and check().made == 1
+    with pytest.raises(RowsError, match="accepted was"):
+        check("own")
+
+
+def test_rows_whose_data_sets_are_not_here_cannot_be_made(tmp_path, model, tokenizer, monkeypatch):
+    monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
+    with pytest.raises(RowsError, match="01/greedy need published data sets .* SPECDEC_DATASETS"):
+        CheckedRows("01", {"target": model}, folder=tmp_path).rows("greedy", partial(rows_of, model, tokenizer), [])
+
+
 def test_rows_of_another_model_and_missing_rows_say_how_they_are_made(made, model, tokenizer):
     folder, make = made
     with pytest.raises(RowsError, match="another target model .* rows 01/greedy"):
@@ -336,7 +386,7 @@ def test_methods_whose_datastore_differs_here_are_left_out_and_named(made, model
         return pd.concat([make(prompts), make(prompts).assign(method="REST")])
 
     book.rows("greedy", both, PROMPTS, {"text": ("new", ["REST"])})
-    assert book.outcomes[0].unchecked == ("REST",)
+    assert book.outcomes[0].unchecked == {"text is another text here": ["REST"]}
     with pytest.raises(RowsError, match="accepted was"):
         book.rows("greedy", both, PROMPTS, {"text": ("old", ["REST"])})
 
@@ -350,7 +400,7 @@ def test_rows_of_a_model_that_is_not_at_hand_are_read_and_named_and_cannot_be_ma
     )
     (outcome,) = book.outcomes
     assert (outcome.rows, outcome.prompts, outcome.here, outcome.again) == (5, 5, 0, 0)
-    assert outcome.unchecked == ("all, since the target model is not at hand",)
+    assert outcome.unchecked == {"the target model is not at hand": ["all"]}
     monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
     with pytest.raises(RowsError, match="01/greedy are of a target model, which is not at hand"):
         book.rows("greedy", make, PROMPTS)
@@ -363,17 +413,17 @@ def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_dat
     row_files.write("01/greedy", both, about | {"stores": {"text": "old"}}, folder)
     asked = []
 
-    def several(prompts, drafters):
-        asked.append(list(drafters))
+    def several(prompts, parts):
+        asked.append(list(parts))
         rows = [
             make(prompts).assign(method=name).assign(accepted=lambda it: it.accepted + more)
-            for name, more in drafters.items()
+            for name, more in parts.items()
         ]
         return pd.concat(rows)
 
     def check(seed, digest, **more):
         book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
-        book.rows("greedy", several, PROMPTS[:1], {"text": (digest, ["REST"])}, drafters={"PLD": 0, "REST": 0} | more)
+        book.rows("greedy", several, PROMPTS[:1], {"text": (digest, ["REST"])}, parts={"PLD": 0, "REST": 0} | more)
         return book.outcomes[0]
 
     for seed in range(8):
@@ -384,9 +434,10 @@ def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_dat
         check(drawn.index("REST"), "old", REST=1)
     assert check(drawn.index("PLD"), "old", REST=1).made == 1, "another seed draws it"
     asked.clear()
-    assert {check(seed, "new", REST=1).unchecked for seed in range(4)} == {("REST",)} and asked == [["PLD"]] * 4
+    left_out = {"text is another text here": ["REST"]}
+    assert [check(seed, "new", REST=1).unchecked for seed in range(4)] == [left_out] * 4 and asked == [["PLD"]] * 4
     own = CheckedRows("01", {"target": model}, own=["target"], folder=folder)
-    assert set(own.rows("greedy", several, PROMPTS, drafters={"PLD": 0, "REST": 0}).method) == {"PLD", "REST"}
+    assert set(own.rows("greedy", several, PROMPTS, parts={"PLD": 0, "REST": 0}).method) == {"PLD", "REST"}
 
 
 def test_a_readers_own_run_makes_rows_of_its_first_prompts_and_reads_none(tmp_path, model, tokenizer):

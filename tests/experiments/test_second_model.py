@@ -63,7 +63,7 @@ def test_rows_are_replays_of_each_method_and_rest_searches_code_for_code(asked, 
         runs = {name: recorded_runs.replay_all(recording, drafter) for name, drafter in expected.items()}
         own = rows[(rows.prompt == prompt.id) & rows.method.isin(expected)]
         columns = [name for name in own if not name.endswith("_s")]
-        assert row_files.differences(results.table(recording, runs)[columns], own[columns], columns) == []
+        assert row_files.differences(results.table(recording, runs)[columns], own[columns], columns) == {}
 
 
 def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, tokenizer, tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, token
     monkeypatch.delenv(checked_rows.MAKE)
     book = CheckedRows("04", {"target": None}, own=["target"], folder=tmp_path)
     alone = second_model.read(book)
-    assert book.outcomes[0].again == 0 and "the second model is not at hand" in book.outcomes[0].unchecked[0]
+    assert book.outcomes[0].again == 0 and book.outcomes[0].unchecked == {"the second model is not at hand": ["all"]}
     gemma3.path().parent.mkdir(parents=True)
     gemma3.path().touch()
     monkeypatch.setattr(second_model, "load_model", lambda *given: (model, tokenizer))
@@ -82,7 +82,7 @@ def test_rows_are_checked_with_the_model_and_read_without_it(asked, model, token
     monkeypatch.setattr(second_model, "prompts", lambda task: prompts[:1] if task == "code editing" else [])
     monkeypatch.setattr(stores, "text_store", lambda name, *given: searched["code" if name == "stdlib" else "chats"])
     pd.testing.assert_frame_equal(alone, second_model.read(book))
-    assert (book.outcomes[1].again, book.outcomes[1].unchecked) == (1, ())
+    assert (book.outcomes[1].again, book.outcomes[1].unchecked) == (1, {})
 
 
 def test_both_models_are_compared_on_the_same_first_turns_decoded_greedily():

@@ -66,12 +66,12 @@ def prompts_and_store(tokenizer: PreTrainedTokenizerBase) -> tuple[list[Prompt],
     return asked, stores.first_part(every, SIZES[-1])
 
 
-def searched(index: SuffixIndex | None, embedded: bool) -> dict[str, tuple[str, Sequence[str]]]:
+def searched(index: SuffixIndex | None, embedded: bool) -> dict[str, tuple[str | None, Sequence[str]]]:
     """Checksum of the largest store, with the methods that search its text, and with those that search its states where they are
     ``embedded``, which takes hours."""
     if index is None:
         return {}
-    return {"evolved": (index.store.digest, SPARSE), "states": (index.store.digest if embedded else "", DENSE)}
+    return {"evolved": (index.store.digest, SPARSE), "states": (index.store.digest if embedded else None, DENSE)}
 
 
 def counts(

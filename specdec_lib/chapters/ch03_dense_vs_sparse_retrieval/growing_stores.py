@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -33,6 +33,7 @@ from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data import stores
 from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_numbers import pass_costs, published
+from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.published_sets.replies import (
     Reply,
     alpaca_eval_replies,
@@ -234,6 +235,28 @@ AXES = ("prompt", "response", "sampling")
 SEVERAL = 3
 
 
+class Answered(NamedTuple):
+    """The store of a cell of the design: answers to prompts of a group, the target's or another model's, decoded in a way, and
+    how many of each prompt."""
+
+    group: str
+    targets: bool
+    way: str
+    answers: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}, {'target' if self.targets else 'other model'}, {self.way}, {self.answers}"
+
+
+def cells(groups: Collection[str], samplings: Mapping[str, Sampling | None]) -> dict[str, Answered]:
+    """The stores of the design by name: one answer a prompt in each of the ways, and :data:`SEVERAL` sampled answers of the target
+    to the prompts of the first group."""
+    found = [Answered(*each) for each in product(groups, (True, False), samplings, (1,))]
+    found += [Answered(next(iter(groups)), True, way, SEVERAL) for way, how in samplings.items() if how is not None]
+    return {each.name: each for each in found}
+
+
 def alignment_counts(
     target: PreTrainedModel,
     other: PreTrainedModel,
@@ -241,20 +264,17 @@ def alignment_counts(
     recorded: Mapping[str, Mapping[str, Sequence[Recording]]],
     asked: Mapping[str, Sequence[Prompt]],
     samplings: Mapping[str, Sampling | None],
+    design: Mapping[str, Answered],
 ) -> pd.DataFrame:
-    """Results with stores of one answer a prompt: to prompts of each group, by the target or by another model, decoded in each
-    way; and with stores of :data:`SEVERAL` sampled answers of the target to the prompts of the first group. ``answers`` says how
-    many a row's store has.
+    """Results with the stores of some cells of the design (:func:`cells`); ``answers`` says how many a prompt a row's store has.
 
     ``recorded`` is by way of decoding and group of prompts, ``asked`` by group; the stored prompts are not the recorded ones.
     """
     if len({len(some) for some in asked.values()}) > 1:
         counts = {group: len(some) for group, some in asked.items()}
         raise ValueError(f"the groups have {counts} prompts to be answered; expected as many of each")
-    cells = [*product(asked, (True, False), samplings, (1,))]
-    cells += [(next(iter(asked)), True, way, SEVERAL) for way, how in samplings.items() if how is not None]
     found = []
-    for kind, response, written, answers in cells:
+    for name, (kind, response, written, answers) in design.items():
         writer, how = target if response else other, samplings[written]
         answered = stores.response_store(writer, tokenizer, asked[kind], how, answers, ANSWER).store
         order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
@@ -262,7 +282,7 @@ def alignment_counts(
         dense = stores.dense_index(stores.dense_states(target, index), index)
         for (way, by_group), group in product(recorded.items(), asked):
             labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
-            labels |= {"sampling_aligned": way == written, "answers": answers}
+            labels |= {"sampling_aligned": way == written, "answers": answers, "cell": name}
             looked_up = CachedNeighbours(dense, by_group[group], NEIGHBOURS)
             found.append(_counts(by_group[group], LEADING, index, looked_up, **labels))
     return pd.concat(found, ignore_index=True)
@@ -458,6 +478,9 @@ class Case:
     stores: dict[str, Callable[[], stores.Texts | PackageFiles]] = field(default_factory=dict)
 
 
+#: Stores of one model's answers, with which a check makes rows again, and those of other text, which takes longer to read.
+OWN_TEXT, GPT4_TEXT = "its own answers, as many tokens", "GPT-4's answers, as many tokens"
+ANSWERS, LARGER = (OWN_TEXT, GPT4_TEXT), ("chat", "chat, as many tokens", "code")
 #: A prompt that stands for each case where rows are made.
 CASES = [
     Prompt(name, name, ("",))
@@ -507,7 +530,9 @@ def recorded_cases(packages: Sequence[Path] = ()) -> list[Case]:
     return sorted(found, key=lambda case: case.decoding)
 
 
-def _name(text: str) -> str:
+def _question(reply: Reply) -> str:
+    """What turns of one question have in common."""
+    text = (reply.questions or (reply.id,))[0]
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
@@ -517,7 +542,7 @@ def replay_counts(case: Case, drafter: Rest, tokenizer: PreTrainedTokenizerBase)
     Next to the columns of the results table: ``characters``; ``matched_2``, ``matched_10`` and ``matched_17``, the steps whose
     longest suffix has 2 to 9, 10 to 16 and more tokens; ``cut``, the steps with more matches than the released code reads.
     """
-    prompt_of = {reply.id: _name((reply.questions or (reply.id,))[0]) for reply in case.replies}
+    prompt_of = {reply.id: _question(reply) for reply in case.replies}
     keeping, rows = KeepsMatches(drafter), []
     for recording in record_replies(case.replies, tokenizer, LONGEST):
         keeping.matches.clear()
@@ -555,18 +580,24 @@ def case_counts(case: Case, tokenizer: PreTrainedTokenizerBase, sizes: Sequence[
 
     growing = list(_growing(case, tokenizer, sizes))
     found = [counted(index) for index in growing]
-    answers = {
-        name: stores.text_store("at-scale-answers", tokenizer, max(sizes), texts())
-        for name, texts in case.stores.items()
-        if name != case.kind
-    }
-    if answers:
+    if answers := answer_stores(case, tokenizer):
         size = min(index.store.count for index in answers.values())
-        for name, index in {case.kind: growing[-1], **answers}.items():
-            found.append(counted(stores.first_part(index, size), f"{name}, as many tokens"))
+        found.append(counted(stores.first_part(growing[-1], size), f"{case.kind}, as many tokens"))
+        found += [counted(index, name) for name, index in answers.items()]
     if case.name in (CHAT, CODE):
         found += [counted(growing[-1], variant=name) for name in VARIANTS]
     return pd.concat(found, ignore_index=True)
+
+
+def answer_stores(case: Case, tokenizer: PreTrainedTokenizerBase) -> dict[str, SuffixIndex]:
+    """The stores of a case that hold one model's answers, as many tokens of each, by name."""
+    whole = {
+        f"{name}, as many tokens": stores.text_store("at-scale-answers", tokenizer, max(SIZES), texts())
+        for name, texts in case.stores.items()
+        if name != case.kind
+    }
+    size = min((index.store.count for index in whole.values()), default=0)
+    return {name: stores.first_part(index, size) for name, index in whole.items()}
 
 
 def _growing(
@@ -589,12 +620,35 @@ def _growing(
     yield largest
 
 
-def count_recorded_outputs(tokenizer: PreTrainedTokenizerBase, some: Sequence[Prompt]) -> pd.DataFrame:
-    """Rows of some cases, which prompts stand for (:data:`CASES`); hours, and the published data sets."""
+def count_recorded_outputs(
+    tokenizer: PreTrainedTokenizerBase, some: Sequence[Prompt], searched: Collection[str]
+) -> pd.DataFrame:
+    """Rows of some cases, which prompts stand for (:data:`CASES`), with all of their stores: hours, and the published data sets.
+    Rows of some questions (:func:`questions_with_answers`) are with those of ``searched`` that hold one model's answers."""
     wheels = paths.datasets_root() / "packages"
     packages, sizes = ([wheels], (*SIZES, *LARGE_SIZES)) if wheels.is_dir() else ([], SIZES)
-    cases = {case.name: case for case in recorded_cases(packages=packages)}
-    return pd.concat([case_counts(cases[one.task], tokenizer, sizes) for one in some], ignore_index=True)
+    cases, found = {case.name: case for case in recorded_cases(packages=packages)}, []
+    for one in some:
+        case = cases[one.task]
+        if one in CASES:
+            found.append(case_counts(case, tokenizer, sizes))
+            continue
+        asked = replace(case, replies=[reply for reply in case.replies if _question(reply) == one.id])
+        for name, index in answer_stores(case, tokenizer).items():
+            if name in searched:
+                rows = replay_counts(asked, Rest(index), tokenizer)
+                found.append(rows.assign(store=name, method=PUBLISHED, stored=index.store.count))
+    return pd.concat(found, ignore_index=True)
+
+
+def questions_with_answers() -> list[Prompt]:
+    """The questions of the cases that have stores of one model's answers; none where the data sets are not on this machine."""
+    try:
+        cases = [case for case in recorded_cases() if len(case.stores) > 1]
+    except MissingData:
+        return []
+    asked = {(_question(reply), case.name): reply.prompt for case in cases for reply in case.replies}
+    return [Prompt(name, case, (text,)) for (name, case), text in asked.items()]
 
 
 def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant: str = PUBLISHED) -> pd.DataFrame:
@@ -659,13 +713,25 @@ def in_llama_tokens(rows: pd.DataFrame, authors: Mapping[str, Interval]) -> pd.D
     return rows.assign(tokens=rows.characters / authors["characters_per_token"].value)
 
 
-def authors_rows(some: Sequence[Prompt] = ()) -> pd.DataFrame:
+def authors_questions() -> list[Prompt]:
+    """The questions that the result files of REST's authors answer; none where the data sets are not on this machine."""
+    try:
+        replies = mt_bench_replies()
+    except MissingData:
+        return []
+    asked = {reply.id.partition("-")[0]: reply.questions for reply in replies}
+    return [Prompt(number, "mt_bench", questions) for number, questions in asked.items()]
+
+
+def authors_rows(some: Sequence[Prompt]) -> pd.DataFrame:
     """Rows of the answers in the result files of REST's authors, of Vicuna-7B on MT-Bench: ``tokens`` and ``characters`` after the
-    first token, ``passes`` and ``seconds``, with REST and ``plain``; all of them, whatever is asked for."""
-    rows = []
+    first token, ``passes`` and ``seconds``, with REST and ``plain``."""
+    rows, asked = [], {one.id for one in some}
     for method in ("REST", "plain"):
         for reply in mt_bench_replies(run=method):
             question, _, turn = reply.id.partition("-")
+            if question not in asked:
+                continue
             output = {"task": "mt_bench", "prompt": question, "turn": int(turn), "seed": 0, "temperature": 0.0}
             counted = {"tokens": reply.tokens - 1, "passes": reply.steps, "seconds": reply.seconds}
             characters = len(reply.text) * (reply.tokens - 1) / reply.tokens

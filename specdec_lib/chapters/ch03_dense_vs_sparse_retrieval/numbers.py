@@ -35,8 +35,6 @@ GAINS = (
 )
 #: Sizes of the datastores that REST reports, in GB: code (table 2), and chat (its released code, and table 4).
 CODE_GB, CHAT_GB = {"09gb": 0.9, "27gb": 27}, {"465mb": 0.465, "12gb": 12}
-#: Stores of as many tokens, by the model that wrote the answers in them.
-OWN_TEXT, GPT4_TEXT = "its own answers, as many tokens", "GPT-4's answers, as many tokens"
 #: Sets of the papers' own prompts, by kind.
 PUBLIC = {"code": "humaneval", "chat": "spec-bench/mt_bench"}
 
@@ -253,7 +251,7 @@ def recorded_variants(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[
     for many, few in ((48, 8), (192, 48), (256, 192)):
         found[f"real_code_nodes_{many}_over_{few}_gpu"] = speed_ratio(nodes[many], nodes[few], gpu)
     for name, case in {"vicuna": retrieval.CHAT, "llama": "Llama-2-7B-chat, AlpacaEval"}.items():
-        stores = (retrieval.case_rows(at_scale, case, store) for store in (OWN_TEXT, GPT4_TEXT))
+        stores = (retrieval.case_rows(at_scale, case, store) for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT))
         found[f"real_{name}_own_over_gpt4"] = ratio(*stores, retrieval.CHARACTERS)
     looked_up = pd.concat([code, chat])
     return found | {"matches_cut": looked_up.cut.sum(), "matches_looked_up": looked_up.passes.sum()}

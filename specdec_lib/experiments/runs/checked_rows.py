@@ -48,13 +48,13 @@ ROUNDING, DRAWS = 2.0**-22, 3
 FURTHER = 8
 
 Make = Callable[..., pd.DataFrame]
-Stores = Mapping[str, tuple[str, Collection[str] | None]]
+Stores = Mapping[str, tuple[str | None, Collection[Any] | None]]
 
 
 @dataclass
 class Outcome:
     """What was made again of one file of rows: of ``prompts``, those ``here`` could be; ``again`` were, of which ``rounding``
-    explains ``rounded``. ``unchecked`` methods search a store that is another one here."""
+    explains ``rounded``. ``unchecked`` has by reason the parts of the rows that cannot be made again here."""
 
     name: str
     rows: int
@@ -63,7 +63,7 @@ class Outcome:
     again: int = 0
     made: int = 0
     rounded: int = 0
-    unchecked: tuple[str, ...] = ()
+    unchecked: Mapping[str, Collection[Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,28 +107,30 @@ class CheckedRows:
         stores: Stores | None = None,
         key: Sequence[str] = (),
         models: Collection[str] | None = None,
-        drafters: Mapping[str, Any] | None = None,
+        parts: Mapping[Any, Any] | None = None,
+        by: str = "method",
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
-        whose data set is not on its machine. ``stores`` has by name the checksum of a datastore and the methods that search it,
-        None for all of them. ``key`` names columns that tell the rows of one output and method apart, ``models`` the parts that
-        the rows depend on (all); a reader's own run reads the committed rows where they depend on none. ``make`` gets
-        ``drafters``, by the names of methods, too: where real runs take long, a check makes the rows of one method that it draws.
-        Raises RowsError if a row cannot be made again and rounding does not explain why.
+        whose data set is not on its machine. ``by`` is the column that tells parts of the rows apart, of which ``stores`` and
+        ``parts`` have values. ``stores`` has by name the checksum of a datastore, None where it takes too long to make, and the
+        parts that search it, None for all of them. ``key`` names columns that tell the rows of one output and method apart,
+        ``models`` the models that the rows depend on (all); a reader's own run reads the committed rows where they depend on
+        none. ``make`` gets ``parts`` too, such as the drafters by their names: where all of them take long, a check makes the
+        rows of one that it draws. Raises RowsError if a row cannot be made again and rounding does not explain why.
         """
         if models is not None:
-            parts = {part: model for part, model in self.models.items() if part in models}
-            mine = replace(self, models=parts, own=self.own if parts else ())
-            return mine.rows(name, make, prompts, stores, key, drafters=drafters)
+            own = {part: model for part, model in self.models.items() if part in models}
+            mine = replace(self, models=own, own=self.own if own else ())
+            return mine.rows(name, make, prompts, stores, key, parts=parts, by=by)
         full, stores = f"{self.chapter}/{name}", stores or {}
         absent = [part for part, model in self.models.items() if model is None]
         if absent and (self.own or self._makes(name)):
             raise row_files.RowsError(
                 f"the rows {full} are of a {absent[0]} model, which is not at hand; fetch it first"
             )
-        make_all = make if drafters is None else partial(make, drafters=drafters)
+        make_all = make if parts is None else lambda some: make(some, parts)
         if self._makes(name):
             return self._made(full, make_all, prompts, stores, key)
         if self.own:
@@ -136,8 +138,8 @@ class CheckedRows:
         frame, about = row_files.read(full, self.folder)
         if absent:
             asked = len(frame[["task", "prompt"]].drop_duplicates())
-            left_out = f"all, since the {absent[0]} model is not at hand"
-            self.outcomes.append(Outcome(full, len(frame), asked, 0, unchecked=(left_out,)))
+            left_out = {f"the {absent[0]} model is not at hand": ["all"]}
+            self.outcomes.append(Outcome(full, len(frame), asked, 0, unchecked=left_out))
             return frame
         for part, model in self.models.items():
             if about["models"].get(part) != fingerprint(model):
@@ -146,16 +148,18 @@ class CheckedRows:
                     f"loaded; make them again: python -m specdec_lib rows {full}"
                 )
         unchecked = {
-            method
+            f"{store} {'would take too long here' if checksum is None else 'is another text here'}": sorted(
+                set(frame[by]) if own is None else own
+            )
             for store, (checksum, own) in stores.items()
-            if about["stores"].get(store) != checksum
-            for method in (frame.method if own is None else own)
+            if checksum is None or about["stores"].get(store) != checksum
         }
-        others: set[str] = set()
-        if drafters is not None and (here := sorted(drafters.keys() - unchecked)):
+        left_out = {part for each in unchecked.values() for part in each}
+        others: set[Any] = set()
+        if parts is not None and (here := sorted(parts.keys() - left_out)):
             one = random.Random(f"{self.seed} {full}").choice(here)
-            make_all, others = partial(make, drafters={one: drafters[one]}), drafters.keys() - {one}
-        self._check(full, frame, about, make_all, prompts, unchecked, others)
+            make_all, others = (lambda some: make(some, {one: parts[one]})), parts.keys() - {one}
+        self._check(full, frame, about, make_all, prompts, by, unchecked, left_out | others)
         return frame
 
     def _check(
@@ -165,22 +169,28 @@ class CheckedRows:
         about: Mapping[str, Any],
         make: Make,
         prompts: Sequence[Prompt],
-        unchecked: set[str],
-        others: set[str],
+        by: str,
+        unchecked: Mapping[str, Collection[Any]],
+        without: set[Any],
     ) -> None:
-        """Make rows of prompts again that are drawn anew, but not of the methods ``unchecked`` and ``others``: their outputs are
-        decoded by this run, or committed ones that it verifies; none is taken from an earlier run.
+        """Make rows of prompts again that are drawn anew, but not of the parts ``without``: their outputs are decoded by this
+        run, or committed ones that it verifies; none is taken from an earlier run. ``unchecked`` goes into the outcome.
 
         The experiments of a chapter draw in one order, so that prompts that several of them have are decoded once. Short prompts
         with short outputs are drawn more often than long ones, so that more of them are made again in the time.
         """
+
+        def again(prompt: Prompt) -> pd.DataFrame:
+            made = make([prompt])
+            return made[~made[by].isin(without)]
+
         compared = {"columns": about["columns"], "key": [*row_files.KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
-        checked = frame[~frame.method.isin(unchecked)]
+        checked = frame[~frame[by].isin(without)]
         written = checked.groupby(["task", "prompt"])
         written = (written.tokens.sum() if "tokens" in checked else written.size()).to_dict()
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in written]
-        outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=tuple(sorted(unchecked)))
+        outcome = Outcome(name, len(frame), len(known), len(drawn), unchecked=unchecked)
         self.outcomes.append(outcome)
         read = sum(len(one.text) for one in drawn) / max(1, sum(written.values()))  # characters for each token of a row
 
@@ -193,27 +203,34 @@ class CheckedRows:
             if i and (time.perf_counter() - began) * (i + 1) / i > SECONDS:
                 break
             with recordings_in(self.decoded.name, verify=True):
-                made = make([prompt])
-            kept = frame[(frame.task == prompt.task) & (frame.prompt == prompt.id)]
-            kept, made = (rows[~rows.method.isin(unchecked | others)] for rows in (kept, made))
+                made = again(prompt)
+            kept = checked[(checked.task == prompt.task) & (checked.prompt == prompt.id)]
             outcome.again += 1
             outcome.made += len(made)
             if told := row_files.differences(kept, made, **compared):
-                if not self._rounding_explains(make, prompt, made, compared):
+                if not self._rounding_explains(partial(again, prompt), made, told, compared):
                     raise row_files.RowsError(
-                        f"data/rows/{name}.csv.gz: {told[0]}; rounding does not explain it. Seed {self.seed} drew it "
-                        f"(SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, make the rows again: "
-                        f"python -m specdec_lib rows {name}"
+                        f"data/rows/{name}.csv.gz: {next(iter(told.values()))}; rounding does not explain it. "
+                        f"Seed {self.seed} drew it (SPECDEC_SAMPLE={self.seed} draws it again). If the change is wanted, "
+                        f"make the rows again: python -m specdec_lib rows {name}"
                     )
                 outcome.rounded += len(told)
 
     def _rounding_explains(
-        self, make: Make, prompt: Prompt, made: pd.DataFrame, compared: Mapping[str, Sequence[str]]
+        self,
+        make: Callable[[], pd.DataFrame],
+        made: pd.DataFrame,
+        told: Collection,
+        compared: Mapping[str, Sequence[str]],
     ) -> bool:
-        """Whether weights and scores of stored states that differ by as much as float32 rounds give other rows too."""
+        """Whether weights and scores of stored states that differ by as much as float32 rounds change one of the rows ``told``."""
+
+        def changes() -> bool:
+            return not row_files.differences(made, make(), **compared).keys().isdisjoint(told)
+
         # Scores alone first: with the weights as they are nothing is decoded.
         with perturbed_scores(0), recordings_in(self.decoded.name, verify=True):
-            if row_files.differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+            if changes():
                 return True
         for draw in range(DRAWS):
             with (
@@ -222,7 +239,7 @@ class CheckedRows:
                 tempfile.TemporaryDirectory() as empty,
                 recordings_in(empty),
             ):
-                if row_files.differences(made, make([prompt])[lambda rows: rows.method.isin(made.method)], **compared):
+                if changes():
                     return True
         return False
 
@@ -243,6 +260,10 @@ class CheckedRows:
             "command": f"python -m specdec_lib rows {name}",
             "date": str(date.today()),
         }
+        if not prompts:
+            raise row_files.RowsError(
+                f"the rows {name} need published data sets that are not on this machine (book/datasets.md, SPECDEC_DATASETS)"
+            )
         code = files.tree_digest(paths.PACKAGE)
         pieces = paths.cache() / "rows" / name
         frames, seconds = [], 0.0

@@ -119,16 +119,18 @@ def _unpacked(text: str) -> np.ndarray:
     return counts
 
 
-def differences(kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY) -> list[str]:
-    """What two frames of the same outputs differ in, one sentence per row."""
+def differences(
+    kept: pd.DataFrame, made: pd.DataFrame, columns: Sequence[str], key: Sequence[str] = KEY
+) -> dict[tuple, str]:
+    """What two frames of the same outputs differ in, one sentence for each row that differs, by its key."""
     one, other = (frame.set_index(list(key)) for frame in (kept, made))
-    told = [f"{where} has no row" for where in one.index.difference(other.index)]
-    told += [f"{where} is new" for where in other.index.difference(one.index)]
+    told = {where: f"{where} has no row" for where in one.index.difference(other.index)}
+    told |= {where: f"{where} is new" for where in other.index.difference(one.index)}
     for where in one.index.intersection(other.index):
         before, now = one.loc[where], other.loc[where]
         for column in columns:
             if column not in key and not _alike(before[column], now[column]):
-                told.append(f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}")
+                told[where] = f"{where}: {column} was {_shown(before[column])} and is {_shown(now[column])}"
                 break
     return told
 

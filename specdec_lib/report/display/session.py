@@ -92,7 +92,7 @@ def evidence_table(evidence: CheckedRows) -> tables.Table | Notice:
         )
     rows = [
         vars(outcome)
-        | {"equal": outcome.made - outcome.rounded, "unchecked": _listed(outcome.unchecked) or tables.MISSING}
+        | {"equal": outcome.made - outcome.rounded, "unchecked": _left_out(outcome.unchecked) or tables.MISSING}
         for outcome in evidence.outcomes
     ]
     return tables.Table(
@@ -100,7 +100,8 @@ def evidence_table(evidence: CheckedRows) -> tables.Table | Notice:
         f"tab-{evidence.chapter}-rows",
         f"The recorded counts of this page. The run that made the page drew prompts at random (seed {evidence.seed}) and counted "
         "them again; the columns on the right compare. Prompts whose data set is not on this machine cannot be drawn. "
-        "Methods whose datastore differs here are left out.",
+        "Rows are left out whose datastore holds other text here, or whose stored states "
+        "would take hours.",
         {
             "name": "File",
             "rows": "Rows",
@@ -110,7 +111,7 @@ def evidence_table(evidence: CheckedRows) -> tables.Table | Notice:
             "made": "Rows counted again",
             "equal": "Equal",
             "rounded": "Differ by rounding",
-            "unchecked": "Methods left out",
+            "unchecked": "Left out here",
         },
     )
 
@@ -147,10 +148,13 @@ def times_table(chapter: str) -> tables.Table | None:
     )
 
 
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    """Some names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def _left_out(unchecked: Mapping[str, Sequence[Any]], most: int = 4) -> str:
+    """Some of the parts that each reason leaves out, how many more there are, and why."""
+    told = []
+    for reason, parts in unchecked.items():
+        more = len(parts) - most
+        told.append(", ".join(map(str, parts[:most])) + (f" and {more} more" if more > 0 else "") + f": {reason}")
+    return "; ".join(told)
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
