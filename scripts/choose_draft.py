@@ -20,7 +20,7 @@ from specdec_lib.experiments.data import prompts
 from specdec_lib.experiments.runs.results import ratio
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import PLAIN
-from specdec_lib.models.smollm2 import NAMES
+from specdec_lib.models.gguf import NAMES
 
 
 def main(

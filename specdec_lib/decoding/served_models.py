@@ -512,8 +512,9 @@ def remember_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMode
     True
     """
     check_tokenizer(tokenizer, model)
-    # Ids may have gaps, so that the number of tokens does not tell the largest one.
-    ids = min(max(tokenizer.get_vocab().values()) + 1, vocabulary_size(model))
+    ids = vocabulary_size(model)
+    if len(tokenizer) < ids:  # they may have gaps, so that their number does not tell the largest one
+        ids = min(max(tokenizer.get_vocab().values()) + 1, ids)
     _TOKENIZERS[unwrapped(model)] = tokenizer, ids
 
 
@@ -707,8 +708,8 @@ def state_of(model: PreTrainedModel) -> list[tuple]:
 
 #: Types of what a part of a model notes about how it computes: its mode, its active adapters.
 _FLAGS = {bool, str, float, list, dict}
-#: What each part has for torch's own use.
-_OF_TORCH = set(vars(torch.nn.Module())) - {"training"}
+#: What each part has for torch's own use, and the model's name, which may be given later.
+_OF_TORCH = set(vars(torch.nn.Module())) - {"training"} | {"name_or_path"}
 
 
 def _plain(value: object) -> object:

@@ -47,14 +47,20 @@ def file() -> Path:
     """The file, which is fetched and joined where it is not in the cache; ValueError if it was altered."""
     target = path()
     if not target.is_file():
-        parts = [fetch(part) for part in PARTS]
         target.parent.mkdir(parents=True, exist_ok=True)
-        with files.replacing(target) as aside, aside.open("wb") as whole:
-            for part in parts:
-                with part.open("rb") as source:
-                    shutil.copyfileobj(source, whole, 1 << 20)
-        for part in parts:
-            part.unlink()
-    if files.sha256(target) != SHA256:
+        with files.locked(target, wait=True):
+            if not target.is_file():  # no other process was faster
+                _join(target)
+    if files.known_sum(target) != SHA256:
         raise ValueError(f"{target} was altered (its SHA-256 differs): delete it, and it is fetched again")
     return target
+
+
+def _join(target: Path) -> None:
+    parts = [fetch(part) for part in PARTS]
+    with files.replacing(target) as aside, aside.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, whole, 1 << 20)
+    for part in parts:
+        part.unlink()

