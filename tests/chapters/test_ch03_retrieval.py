@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from transformers import AutoTokenizer
 
 from specdec_lib import Sampling, load_model, paths
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
@@ -23,6 +24,7 @@ from specdec_lib.experiments.data.prompt import Prompt
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
 from specdec_lib.experiments.runs import recorded_runs, results, row_files
+from specdec_lib.experiments.runs.checked_rows import CheckedRows
 from specdec_lib.experiments.runs.metrics import pooled_metrics
 from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
@@ -388,6 +390,26 @@ def test_the_authors_files_say_what_table_1_prints():
 def test_the_committed_rows_are_those_of_the_authors_files():
     rows, about = row_files.read("03/authors")
     assert not row_files.differences(rows, retrieval.authors_rows(retrieval.authors_questions()), about["columns"])
+
+
+@pytest.mark.realdata
+def test_a_changed_row_of_the_authors_or_of_a_store_of_answers_stops_the_page(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(paths.SMOLLM2 / "draft")
+    counted = partial(retrieval.count_recorded_outputs, tokenizer)
+    answers = {"parts": dict.fromkeys(retrieval.ANSWERS), "by": "store"}
+    answers["stores"] = {"other text": (None, retrieval.LARGER)}
+    for name, make, asked, more in (
+        ("authors", retrieval.authors_rows, retrieval.authors_questions(), {}),
+        ("recorded", counted, retrieval.questions_with_answers(), answers),
+    ):
+        rows, about = row_files.read(f"03/{name}")
+        book = CheckedRows("03", {}, folder=tmp_path)
+        row_files.write(f"03/{name}", rows, about, tmp_path)
+        book.rows(name, make, asked, **more)
+        assert book.outcomes[0].made > 0
+        row_files.write(f"03/{name}", rows.assign(passes=rows.passes + 1), about, tmp_path)
+        with pytest.raises(row_files.RowsError, match=f"03/{name}.*passes was"):
+            book.rows(name, make, asked, **more)
 
 
 def test_an_answer_to_a_replayed_question_is_not_stored_and_the_order_is_that_of_the_texts_alone():

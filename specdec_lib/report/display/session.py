@@ -100,8 +100,8 @@ def evidence_table(evidence: CheckedRows) -> tables.Table | Notice:
         f"tab-{evidence.chapter}-rows",
         f"The recorded counts of this page. The run that made the page drew prompts at random (seed {evidence.seed}) and counted "
         "them again; the columns on the right compare. Prompts whose data set is not on this machine cannot be drawn. "
-        "Rows are left out whose datastore holds other text here, or whose stored states "
-        "would take hours.",
+        "Rows are left out whose datastore holds other text here, or would take too long "
+        "to make.",
         {
             "name": "File",
             "rows": "Rows",
@@ -153,8 +153,8 @@ def _left_out(unchecked: Mapping[str, Sequence[Any]], most: int = 4) -> str:
     told = []
     for reason, parts in unchecked.items():
         more = len(parts) - most
-        told.append(", ".join(map(str, parts[:most])) + (f" and {more} more" if more > 0 else "") + f": {reason}")
-    return "; ".join(told)
+        told.append("; ".join(map(str, parts[:most])) + (f"; and {more} more" if more > 0 else "") + f": {reason}")
+    return ". ".join(told)
 
 
 def _last_declarations(history: list[str]) -> tuple[int, dict[str, params.Parameter]]:
