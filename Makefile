@@ -18,6 +18,7 @@ else
 endif
 PY := $(VENV)/bin/python
 EXTRAS ?= book,test,cpu
+comma := ,
 
 # On Linux the default build of torch brings the libraries of CUDA, which a machine without an NVIDIA card cannot use: the
 # environment takes 6.4 GB with them and 2.2 GB without. If the index of CPU builds is out of reach, the default is installed.
@@ -111,7 +112,7 @@ test-slow: venv  ## run the same tests and those that take a quarter of a minute
 # The cluster of these tests is as large as this machine, so they run in one process. Ray gives each task one thread, and on some
 # processors the eigenvectors of a dense store differ in their last bits with the number of threads: so one thread here too.
 test-ray:  ## run the tests on a local cluster of Ray (installs the extra ray too)
-	@$(MAKE) venv EXTRAS='$(EXTRAS),ray'
+	@$(MAKE) venv EXTRAS='$(EXTRAS)$(if $(findstring ray,$(EXTRAS)),,$(comma)ray)'
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -m ray tests/cluster $(ARGS)
 
 # vLLM pins versions of its own, so it has an environment of its own: 3.1 GB. Constraints of ours would contradict its pins. It wants

@@ -185,6 +185,8 @@ SMALL = {"vocab_size": 5, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 START, NEW = [3, 1, 2], 4
 HOT = Sampling(temperature=1.4, top_p=0.95)
+#: By enumeration of its law, the biased rule below gives 16 standard deviations with so many, give or take 1.2.
+RUNS = 400
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +221,18 @@ def emitted(target, drafter, runs: int, beyond: int = 0) -> tuple[Counter, list[
     return counts, steps
 
 
+def most_surprising(counts: Counter, exact: dict) -> float:
+    """The largest surprise of the outputs' first two, three and NEW tokens: few cells find out with fewer runs."""
+    found = []
+    for length in range(2, NEW + 1):
+        seen, probabilities = Counter(), Counter()
+        for cells, sums in ((counts, seen), (exact, probabilities)):
+            for cell, amount in cells.items():
+                sums[cell[:length]] += amount
+        found.append(surprise(seen, probabilities))
+    return max(found)
+
+
 def depths(steps: list[list[Step]]) -> set[int]:
     """How many tokens of a draft were accepted at a time."""
     return {step.accepted for run in steps for step in run if step.drafted}
@@ -229,15 +243,14 @@ def test_a_draft_padded_to_other_rows_keeps_the_target_distribution(exact, rows)
     """One tokenizer, other numbers of rows: what one model alone has no token for has no probability in a draft."""
     target, draft, words = build("llama", **SMALL), build("llama", **SMALL | {"vocab_size": rows}), tokenizer(4)
     remember_tokenizer(words, target), remember_tokenizer(words, draft)
-    counts, steps = emitted(target, DraftModel(draft, 2), 400)
-    assert depths(steps) == {0, 1, 2} and surprise(counts, exact) < RIGHT
+    counts, steps = emitted(target, DraftModel(draft, 2), RUNS)
+    assert depths(steps) == {0, 1, 2} and most_surprising(counts, exact) < RIGHT
 
 
-@pytest.mark.slow
 def test_a_biased_rule_is_found_out_end_to_end(pair, exact, monkeypatch):
     monkeypatch.setattr(acceptance, "acceptance_probability", lambda p, q: min(1.0, p / q) ** 0.25)
-    counts, _ = emitted(pair[0], DraftModel(pair[1], 2), 1200)
-    assert surprise(counts, exact) > WRONG
+    counts, _ = emitted(pair[0], DraftModel(pair[1], 2), RUNS)
+    assert most_surprising(counts, exact) > WRONG
 
 
 def mapped(pair) -> DraftModel:
@@ -256,28 +269,28 @@ ADAPTIVE = {
 
 @pytest.mark.parametrize("rule", [pytest.param(r, marks=[pytest.mark.slow] * (r != "heuristic")) for r in ADAPTIVE])
 def test_stopping_early_keeps_the_target_distribution_end_to_end(pair, exact, rule):
-    # Fewer than for the fixed length: what is accepted is decided by the same code, and lengths are what differs.
-    counts, steps = emitted(pair[0], ADAPTIVE[rule](pair[1]), 400, beyond=1)
+    counts, steps = emitted(pair[0], ADAPTIVE[rule](pair[1]), RUNS, beyond=1)
     assert len({run[0].drafted for run in steps}) > 1, (
         "drafts of different lengths must occur for the test to say something"
     )
-    assert surprise(counts, exact) < RIGHT
+    assert most_surprising(counts, exact) < RIGHT
 
 
-@pytest.mark.slow  # 6,000 generations
+@pytest.mark.slow  # 1,000 generations
 def test_withdrawing_an_unlikely_token_is_found_out(pair, exact):
-    drafter = AdaptiveDraftModel(pair[1], stopping.Confidence(0.45))
+    # Close to the target, so that few of the other tokens are rejected and what is withdrawn shows.
+    drafter = AdaptiveDraftModel(perturbed(pair[0], 0.2), stopping.Confidence(0.35))
     propose = drafter.propose
 
     def withdrawing(context, limit):
         tree = propose(context, limit)
         rows = tree.probabilities
-        likely = len(tree) and float(rows[-1][tree.tokens[-1]]) >= 0.45
+        likely = len(tree) and float(rows[-1][tree.tokens[-1]]) >= 0.35
         return tree if likely else tree.truncated(len(tree) - 1)
 
     drafter.propose = withdrawing
-    # By enumeration of the biased law 6,000 runs give 13 standard deviations, give or take 1.2.
-    assert surprise(emitted(pair[0], drafter, 6000)[0], exact) > WRONG
+    # By enumeration of the biased law 1,000 runs give 14.5 standard deviations, give or take 1.2.
+    assert surprise(emitted(pair[0], drafter, 1000, beyond=1)[0], exact) > WRONG
 
 
 class Bush(Drafter):
@@ -303,9 +316,9 @@ DRAFTS = {
 @pytest.mark.parametrize("draft", [pytest.param(d, marks=[pytest.mark.slow] * (d != "a tree")) for d in DRAFTS])
 def test_drafts_keep_the_target_distribution_end_to_end(pair, exact, draft):
     make, expected = DRAFTS[draft]
-    counts, steps = emitted(pair[0], make(pair), 1200)
+    counts, steps = emitted(pair[0], make(pair), RUNS)
     assert depths(steps) == expected, "every depth of acceptance must occur for the test to say something"
-    assert surprise(counts, exact) < RIGHT
+    assert most_surprising(counts, exact) < RIGHT
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,6 +1,8 @@
 """Small notebooks for the tests of the runner."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -17,9 +19,9 @@ def write_notebook(
     code: list[str] | None = None,
     name: str = "01_small",
     prose: str = "Text.",
-    tags: tuple[str, ...] = (),
+    tags: Mapping[int, str] = MappingProxyType({}),
 ) -> Path:
-    """Write a notebook whose last cells are ``code``, with these tags; returns its path."""
+    """Write a notebook whose last cells are ``code``; ``tags`` has tags of these by their number. Returns its path."""
     cells = [
         new_markdown_cell("# Small", id="title"),
         new_code_cell("from specdec_lib import report", id="imports"),
@@ -28,8 +30,8 @@ def write_notebook(
         new_markdown_cell(f"## Result\n\n{prose}", id="prose"),
     ]
     sources = ['report.save("01", {"alpha": alpha})'] if code is None else code
-    tagged = {"tags": list(tags)} if tags else {}
-    cells += [new_code_cell(source, id=f"code{number}", metadata=tagged) for number, source in enumerate(sources)]
+    tagged = {number: {"tags": [tag]} for number, tag in tags.items()}
+    cells += [new_code_cell(each, id=f"code{i}", metadata=tagged.get(i, {})) for i, each in enumerate(sources)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
     nbformat.validate(content)

@@ -15,6 +15,7 @@ import pytest
 from specdec_lib import files, paths
 from specdec_lib.report import numbers, params
 from specdec_lib.report.build import execution, plan, runner
+from tests.report import ends
 from tests.report.notebook_factory import write_notebook
 from tests.test_processes import left_of
 
@@ -117,37 +118,35 @@ while not Path({folder!r}, {other!r}).exists():
 time.sleep(1)"""
 #: A cell that writes when it began and ended.
 TIMES = """import time
-from pathlib import Path
 began = time.time()
 time.sleep(1.5)
-Path({folder!r}, {name!r}).write_text(f"{{began}} {{time.time()}}")"""
+Path({folder!r}, {name!r} + {number!r}).write_text(f"{{began}} {{time.time()}}")"""
 
 
-def test_two_notebooks_run_at_once_with_half_of_the_cores_each_and_say_how_far_they_are(
-    folders, tmp_path, monkeypatch, capsys
-):
+def test_two_notebooks_run_at_once_but_cells_that_measure_time_alone(folders, tmp_path, monkeypatch, capsys):
+    """With half of the cores each, and it is said how far they are."""
     monkeypatch.setattr(runner, "REPORT_SECONDS", 0.5)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
-    for name, other in (("01_one", "02_other"), ("02_other", "01_one")):
-        write_notebook(folders["notebooks"], [MEETS.format(folder=str(tmp_path), name=name, other=other)], name=name)
+    # The cells after the meeting begin together. Each notebook has one that measures time, and one that does not.
+    for name, other, timed in (("01_one", "02_other", 1), ("02_other", "01_one", 2)):
+        given = {"folder": str(tmp_path), "name": name}
+        code = [MEETS.format(**given, other=other), *(TIMES.format(**given, number=f" {i}") for i in (1, 2))]
+        write_notebook(folders["notebooks"], code, name=name, tags={timed: execution.TIMED})
     assert runner.run(**folders) == []
     assert [(tmp_path / name).read_text() for name in ("01_one", "02_other")] == ["3", "3"]
     told = capsys.readouterr().out
-    assert "01_one: cell 4 of 4" in told and "; 02_other: cell 4 of 4" in told
+    assert "01_one: cell 4 of 6" in told and "; 02_other: cell 4 of 6" in told
     assert "the machine is busy, load 99.0 on" in told
 
+    def span(cell: str) -> list[float]:
+        return [float(word) for word in (tmp_path / cell).read_text().split()]
 
-@pytest.mark.parametrize("timed", ["01_one", "02_other"])
-def test_a_cell_that_measures_time_runs_alone(timed, folders, tmp_path):
-    for name in ("01_one", "02_other"):
-        code, tags = [TIMES.format(folder=str(tmp_path), name=name)], (execution.TIMED,) if name == timed else ()
-        write_notebook(folders["notebooks"], code, name=name, tags=tags)
-    assert runner.run(**folders) == []
-    spans = (tuple(map(float, (tmp_path / name).read_text().split())) for name in ("01_one", "02_other"))
-    first, second = sorted(spans)
-    assert first[1] < second[0]
+    for timed, others in (("01_one 1", "02_other"), ("02_other 2", "01_one")):
+        for other in (f"{others} 1", f"{others} 2"):
+            first, second = sorted([span(timed), span(other)])
+            assert first[1] < second[0], f"{other} ran while {timed} measured time"
 
 
 PROGRAM = """
@@ -250,13 +249,9 @@ def test_papermill_alone_refuses_them_as_well(folders, tmp_path):
 
 def test_a_process_that_is_killed_is_a_failure(folders, monkeypatch):
     write_notebook(folders["notebooks"])
-    monkeypatch.setattr(execution, "execute", killed)
+    monkeypatch.setattr(execution, "execute", ends.killed)
     (failure,) = runner.run(**folders)
     assert "its process ended with status -9" in failure.message
-
-
-def killed(*work) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 RENDERING = """
