@@ -32,7 +32,7 @@ from specdec_lib.models.loading import load_model
 
 NAME, TITLE = gemma3.NAME, "Gemma 3 270M"
 #: Prompts of each task, and new tokens of an answer.
-PROMPTS, LENGTH = 8, 128
+PROMPTS, LENGTH = 24, 128
 #: Tokens of each of REST's stores, at most.
 STORED = 1_000_000
 #: PLD+'s five tasks, each with its sets, which give their prompts in turns.
