@@ -1,4 +1,5 @@
-"""Record what SmolLM2 writes to the book's prompts, many at a time, and commit the tokens.
+"""Record what SmolLM2 writes to the book's prompts, many at a time, and commit the tokens; to Code Alpaca's too, where they are at
+hand, since each build of chapter 3 asks some of them.
 
 Greedy for every prompt, and sampled (temperature 1, and 0.7 with top-p 0.95) for some, with three seeds. On a processor a batch
 writes, and each prompt alone verifies its own output (``batched.py``). On a GPU the tokens are those of
@@ -19,6 +20,7 @@ from batched import decode_together, guesses
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, load_model, paths
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
 from specdec_lib.commands import options
 from specdec_lib.decoding.generate import end_tokens
 from specdec_lib.experiments.data import prompts
@@ -40,6 +42,10 @@ def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple
         yield from ((prompt, Sampling()) for prompt in prompts.load(half))
     for prompt in prompts.load("report", per_task=SAMPLED):
         yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
+    for place, prompt in enumerate(codealpaca.prompts_and_store(tokenizer)[0]):
+        yield prompt, Sampling()
+        if place < codealpaca.SAMPLED:
+            yield from ((prompt, Sampling(0.7, top_p=0.95, seed=seed)) for seed in range(codealpaca.SEEDS))
 
 
 def main(
