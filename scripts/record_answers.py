@@ -20,15 +20,16 @@ from batched import decode_together, guesses
 from transformers import PreTrainedTokenizerBase
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
 from specdec_lib.commands import options
 from specdec_lib.decoding.generate import end_tokens
-from specdec_lib.experiments.data import prompts
+from specdec_lib.experiments.data import prompts, tasks
 from specdec_lib.experiments.data.prompt import Prompt, render
+from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.runs import recordings
 
 LENGTH, SAMPLED, SEEDS = 256, 8, 3  # new tokens; prompts of each task that are sampled
 WARM = ((1.0,), (0.7, 0.95))
+CODE, CODE_SAMPLED = 100, 24  # prompts of Code Alpaca that chapter 3 asks, and those of them that it samples
 
 
 def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Prompt, Sampling]]:
@@ -42,10 +43,14 @@ def asked(published: bool, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple
         yield from ((prompt, Sampling()) for prompt in prompts.load(half))
     for prompt in prompts.load("report", per_task=SAMPLED):
         yield from ((prompt, Sampling(*how, seed=seed)) for how in WARM for seed in range(SEEDS))
-    for place, prompt in enumerate(codealpaca.prompts_and_store(tokenizer)[0]):
+    try:
+        code = tasks.load_task("codealpaca", limit=CODE, seed=42)
+    except MissingData:
+        return
+    for place, prompt in enumerate(code):
         yield prompt, Sampling()
-        if place < codealpaca.SAMPLED:
-            yield from ((prompt, Sampling(0.7, top_p=0.95, seed=seed)) for seed in range(codealpaca.SEEDS))
+        if place < CODE_SAMPLED:
+            yield from ((prompt, Sampling(0.7, top_p=0.95, seed=seed)) for seed in range(SEEDS))
 
 
 def main(
