@@ -302,7 +302,7 @@ def test_rounding_explains_a_row_only_if_it_changes_that_row(made, model):
     folder, make = made
     threshold = next(model.parameters()).detach().double().sum().item()
 
-    def beside(prompts):
+    def of_two_methods(prompts):
         """Any rounding changes the rows of another method."""
         beyond = next(model.parameters()).detach().double().sum().item() != threshold
         rows = make(prompts)
@@ -314,7 +314,7 @@ def test_rounding_explains_a_row_only_if_it_changes_that_row(made, model):
 
     def check(changed):
         row_files.write("01/greedy", both.assign(tokens=both.tokens + (both.method == changed)), about, folder)
-        book.rows("greedy", beside, PROMPTS)
+        book.rows("greedy", of_two_methods, PROMPTS)
         return book.outcomes[-1].rounded
 
     assert check("neither") == 0 < check("REST")

@@ -250,8 +250,8 @@ class Answered(NamedTuple):
 
 
 def cells(groups: Collection[str], samplings: Mapping[str, Sampling | None]) -> dict[str, Answered]:
-    """The stores of the design by name: one answer a prompt in each of the ways, and :data:`SEVERAL` sampled answers of the target
-    to the prompts of the first group."""
+    """The stores of the design by name. A store has one answer per prompt, decoded in one of the ways, or :data:`SEVERAL` sampled
+    answers of the target to each prompt of the first group."""
     found = [Answered(*each) for each in product(groups, (True, False), samplings, (1,))]
     found += [Answered(next(iter(groups)), True, way, SEVERAL) for way, how in samplings.items() if how is not None]
     return {each.name: each for each in found}
@@ -266,7 +266,8 @@ def alignment_counts(
     samplings: Mapping[str, Sampling | None],
     design: Mapping[str, Answered],
 ) -> pd.DataFrame:
-    """Results with the stores of some cells of the design (:func:`cells`); ``answers`` says how many a prompt a row's store has.
+    """Results with the stores of some cells of the design (:func:`cells`); ``answers`` counts the answers to each
+    prompt in the store of a row.
 
     ``recorded`` is by way of decoding and group of prompts, ``asked`` by group; the stored prompts are not the recorded ones.
     """
