@@ -32,8 +32,8 @@ from specdec_lib.files import write_atomic
 
 #: Offsets of SuffixDecoding that ``--choose`` compares.
 OFFSETS = (0.0, 1.0, 2.0, 3.0)
-#: Seconds of drafting for one request: the larger of two measurements on an Intel Xeon, 0.091 and 0.136 ms. The clock of a replay is
-#: the costs' alone, so it is an input and not measured here.
+#: Seconds of drafting for one request: the larger of two measurements on an Intel Xeon, 0.091 and 0.136 ms. They are an input: a
+#: replay knows no clock but that of the costs.
 DRAFTING = 0.000136
 Propose = Callable[[Sequence[Sequence[int]], np.ndarray, np.ndarray], list[list[int]]]
 
