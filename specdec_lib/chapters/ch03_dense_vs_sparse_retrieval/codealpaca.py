@@ -28,7 +28,7 @@ from specdec_lib.experiments.runs.retrieval import CachedNeighbours
 #: Tokens of an output, as in the paper (section 5), and of the stores.
 LONGEST, SIZES = 128, (50_000, 200_000)
 #: The paper's prompts, of which the first are sampled too, as often as there are seeds.
-PROMPTS, SAMPLED, SEEDS = 100, 24, 1
+PROMPTS, SAMPLED, SEEDS = 100, 24, 3
 #: DReSD's best shapes (section 5.4), and single drafts, as number x length; its plain name has the shape matched to REST's.
 SHAPES = {f"DReSD, {number} x {length}": (number, length) for number, length in ((3, 20), (10, 10), (1, 6), (1, 20))}
 #: Rows of methods that search the states of a store, and those that search its text.
