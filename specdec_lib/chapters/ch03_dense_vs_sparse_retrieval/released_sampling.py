@@ -130,15 +130,18 @@ def bias_counts(
         if trace.sampling.greedy:
             raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
         with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
-            target.extend(trace.prompt)
-            root = trace.tokens[0]
+            unread, root = list(trace.prompt), trace.tokens[0]
             for step in run.steps:
-                logits = target.verify(root, step.tree)
                 if len(step.tree):
-                    p = distribution(logits, trace.sampling).cpu()
+                    if unread:
+                        target.extend(unread)
+                    p = distribution(target.verify(root, step.tree), trace.sampling).cpu()
                     distance = total_variation(released_distribution(step.tree, p, rule), p[0])
                     found.append((distance, released_accepted(step.tree, p), exact_accepted(step.tree, p)))
-                target.commit(step.path)
+                    target.commit(step.path)
+                    unread = []
+                else:  # read with the next draft
+                    unread.append(root)
                 root = step.tokens[-1]
         return found
 
