@@ -431,6 +431,24 @@ def test_rows_of_a_model_that_is_not_at_hand_are_read_and_named_and_cannot_be_ma
         book.rows("greedy", make, PROMPTS)
 
 
+def test_a_part_with_few_tokens_is_drawn_more_often(made, model):
+    folder, make = made
+    frame, about = row_files.read("01/greedy", folder)
+    both = pd.concat([frame, frame.assign(method="REST", tokens=3 * frame.tokens)])
+    row_files.write("01/greedy", both, about, folder)
+    drawn = []
+
+    def several(prompts, parts):
+        (name,) = parts
+        drawn.append(name)
+        return both[(both.method == name) & both.prompt.isin([one.id for one in prompts])]
+
+    for seed in range(40):
+        book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
+        book.rows("greedy", several, PROMPTS[:1], parts={"PLD": 0, "REST": 0})
+    assert 0 < drawn.count("REST") < len(drawn) / 6, "one in 18 on average"
+
+
 def test_a_part_may_be_a_method_at_a_temperature(made, model):
     folder, make = made
     frame, about = row_files.read("01/greedy", folder)

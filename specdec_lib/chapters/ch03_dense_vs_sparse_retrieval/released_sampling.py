@@ -120,9 +120,9 @@ def bias_counts(
 ) -> pd.DataFrame:
     """Rows of what a rule of :data:`RULES`, their ``method``, does to the drafts of sampled runs, from the target's probabilities.
 
-    ``steps`` with a draft; of these the sums of the total variation ``distance``, whose ``largest`` is kept too, and of the draft
-    tokens expected to be ``accepted`` under the rule and ``accepted_exactly``, with one draw a node. ``runs`` are runs or replays
-    of the sampled ``recordings`` with a drafter. Greedy recordings are a ValueError.
+    ``tokens`` after the first; ``steps`` with a draft; of these the sums of the total variation ``distance``, whose ``largest`` is
+    kept too, and of the draft tokens expected to be ``accepted`` under the rule and ``accepted_exactly``, with one draw a node.
+    ``runs`` are runs or replays of the sampled ``recordings`` with a drafter. Greedy recordings are a ValueError.
     """
 
     def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
@@ -155,6 +155,7 @@ def bias_counts(
             "seed": recording.trace.sampling.seed,
             "temperature": recording.trace.sampling.temperature,
             "method": rule,
+            "tokens": len(recording.trace.tokens) - 1,
             "steps": len(own),
             "distance": distance,
             "largest": max((row[0] for row in own), default=0.0),

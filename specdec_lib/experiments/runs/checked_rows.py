@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import secrets
@@ -120,8 +121,8 @@ class CheckedRows:
         None where it takes too long to make, and the parts that search it, None for all of them. ``key`` names columns that tell
         the rows of one output and method apart, ``models`` the models that the rows depend on (all); a reader's own run reads the
         committed rows where they depend on none. ``make`` gets ``parts`` too, such as the drafters by their names: where all of
-        them take long, a check makes the rows of one that it draws. Raises RowsError if a row cannot be made again and rounding
-        does not explain why.
+        them take long, a check makes the rows of one that it draws, more often one with few tokens. Raises RowsError if a row
+        cannot be made again and rounding does not explain why.
         """
         if models is not None:
             own = {part: model for part, model in self.models.items() if part in models}
@@ -160,7 +161,9 @@ class CheckedRows:
         left_out = {part for each in unchecked.values() for part in each}
         others: set[Any] = set()
         if parts is not None and (here := sorted(parts.keys() - left_out)):
-            one = random.Random(f"{self.seed} {full}").choice(here)
+            groups, draw = frame.groupby(by), random.Random(f"{self.seed} {full}")
+            tokens = groups.tokens.sum() if "tokens" in frame else groups.size()
+            one = min(here, key=lambda part: tokens.get(part, math.inf) ** 2 * draw.random())
             make_all, others = (lambda some: make(some, {one: parts[one]})), parts.keys() - {one}
         self._check(full, frame, about, make_all, prompts, by, unchecked, left_out | others)
         return frame
