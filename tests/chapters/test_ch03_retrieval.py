@@ -220,6 +220,7 @@ def test_a_record_that_was_made_from_an_asked_prompt_is_not_stored(monkeypatch):
 
 def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(codealpaca, "LONGEST", 40)
     model, tokenizer = pocket
     prompts, index = book_prompts.load("report", ("code editing",), 2), stores.text_store("stdlib", tokenizer, 8_000)
     counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, (2_000, 4_000))
@@ -231,7 +232,7 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
     assert not frame.duplicated([*results.OUTPUT, "way", "method", "stored"]).any()
     assert set(frame[frame.method.isin(["PLD", "SpecDec"])].stored) == {0}
     assert (frame[(frame.method == "SpecDec")].accepted > 0).all(), "the target drafts for itself"
-    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 128, Capture(layers=(LAST,)))
+    recorded = recorded_runs.record_prompts(model, tokenizer, prompts, None, 40, Capture(layers=(LAST,)))
     part = stores.first_part(index, 2_000)
     dense = stores.dense_index(stores.dense_states(model, part), part)
     for method, drafter in {

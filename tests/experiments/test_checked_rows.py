@@ -3,7 +3,9 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -342,6 +344,29 @@ def test_parts_are_told_apart_by_any_column_and_a_row_of_one_that_is_made_stops_
         check("own")
 
 
+def test_a_prompt_that_another_experiment_decoded_takes_as_long_as_it_did_there(made, model, monkeypatch):
+    folder, make = made
+    frame, about = row_files.read("01/greedy", folder)
+    row_files.write("01/again", frame, about, folder)
+    clock, decoded = [0.0], set()
+    monkeypatch.setattr(checked_rows, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def dear(prompts):
+        (prompt,) = prompts
+        clock[0] += 0.0 if prompt.id in decoded else 0.8
+        decoded.add(prompt.id)
+        return make(prompts)
+
+    def drawn(book, name):
+        book.rows(name, dear, PROMPTS)
+        return book.outcomes[-1].again
+
+    book = CheckedRows("01", {"target": model}, folder=folder)
+    assert drawn(book, "greedy") == drawn(replace(book), "again") == 1, "the next prompt would be new to both"
+    decoded.update(prompt.id for prompt in PROMPTS)
+    assert drawn(CheckedRows("01", {"target": model}, folder=folder), "again") == len(PROMPTS)
+
+
 def test_rows_whose_data_sets_are_not_here_cannot_be_made(tmp_path, model, tokenizer, monkeypatch):
     monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
     with pytest.raises(RowsError, match="01/greedy need published data sets .* SPECDEC_DATASETS"):
@@ -404,6 +429,58 @@ def test_rows_of_a_model_that_is_not_at_hand_are_read_and_named_and_cannot_be_ma
     monkeypatch.setenv(checked_rows.MAKE, "01/greedy")
     with pytest.raises(RowsError, match="01/greedy are of a target model, which is not at hand"):
         book.rows("greedy", make, PROMPTS)
+
+
+def test_a_part_with_few_tokens_is_drawn_more_often(made, model):
+    folder, make = made
+    frame, about = row_files.read("01/greedy", folder)
+    both = pd.concat([frame, frame.assign(method="REST", tokens=3 * frame.tokens)])
+    row_files.write("01/greedy", both, about, folder)
+    drawn = []
+
+    def several(prompts, parts):
+        (name,) = parts
+        drawn.append(name)
+        return both[(both.method == name) & both.prompt.isin([one.id for one in prompts])]
+
+    for seed in range(40):
+        book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
+        book.rows("greedy", several, PROMPTS[:1], parts={"PLD": 0, "REST": 0})
+    assert 0 < drawn.count("REST") < len(drawn) / 6, "one in 18 on average"
+
+
+def test_a_part_may_be_a_method_at_a_temperature(made, model):
+    folder, make = made
+    frame, about = row_files.read("01/greedy", folder)
+    ways = pd.concat([frame, frame.assign(temperature=1.0)])
+    both = pd.concat([ways, ways.assign(method="REST")])
+    row_files.write("01/greedy", both, about | {"stores": {"text": "old"}}, folder)
+
+    def several(prompts, parts):
+        rows = [
+            make(prompts).assign(method=method, temperature=temperature).assign(accepted=lambda it: it.accepted + more)
+            for (method, temperature), more in parts.items()
+        ]
+        return pd.concat(rows)
+
+    def check(seed, wrong=None):
+        book = CheckedRows("01", {"target": model}, seed=seed, folder=folder)
+        parts = {(method, way): int((method, way) == wrong) for method in ("PLD", "REST") for way in (0.0, 1.0)}
+        rest = [part for part in parts if part[0] == "REST"]
+        book.rows("greedy", several, PROMPTS[:1], {"text": ("new", rest)}, parts=parts, by=["method", "temperature"])
+        (outcome,) = book.outcomes
+        assert outcome.made == 1 and outcome.unchecked == {"text is another text here": rest}
+
+    found = set()
+    for seed in range(8):
+        for way in (0.0, 1.0):
+            try:
+                check(seed, ("PLD", way))
+            except RowsError as error:
+                assert "accepted was" in str(error)
+                found.add(way)
+        check(seed, ("REST", 1.0))
+    assert found == {0.0, 1.0}, "some of the seeds draw each"
 
 
 def test_a_check_makes_the_rows_of_one_method_that_it_draws_from_those_whose_datastore_is_here(made, model):

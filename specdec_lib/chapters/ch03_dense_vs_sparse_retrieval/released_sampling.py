@@ -120,9 +120,9 @@ def bias_counts(
 ) -> pd.DataFrame:
     """Rows of what a rule of :data:`RULES`, their ``method``, does to the drafts of sampled runs, from the target's probabilities.
 
-    ``steps`` with a draft; of these the sums of the total variation ``distance``, whose ``largest`` is kept too, and of the draft
-    tokens expected to be ``accepted`` under the rule and ``accepted_exactly``, with one draw a node. ``runs`` are runs or replays
-    of the sampled ``recordings`` with a drafter. Greedy recordings are a ValueError.
+    ``tokens`` after the first; ``steps`` with a draft; of these the sums of the total variation ``distance``, whose ``largest`` is
+    kept too, and of the draft tokens expected to be ``accepted`` under the rule and ``accepted_exactly``, with one draw a node.
+    ``runs`` are runs or replays of the sampled ``recordings`` with a drafter. Greedy recordings are a ValueError.
     """
 
     def measured(recording: Recording, run: Generation) -> list[tuple[float, float, float]]:
@@ -130,15 +130,18 @@ def bias_counts(
         if trace.sampling.greedy:
             raise ValueError(f"{recording.prompt.id!r} was recorded greedily; the rules differ only when sampling")
         with torch.inference_mode(), Target(model, 0, capacity=len(trace.prompt) + len(trace.tokens) + 256) as target:
-            target.extend(trace.prompt)
-            root = trace.tokens[0]
+            unread, root = list(trace.prompt), trace.tokens[0]
             for step in run.steps:
-                logits = target.verify(root, step.tree)
                 if len(step.tree):
-                    p = distribution(logits, trace.sampling).cpu()
+                    if unread:
+                        target.extend(unread)
+                    p = distribution(target.verify(root, step.tree), trace.sampling).cpu()
                     distance = total_variation(released_distribution(step.tree, p, rule), p[0])
                     found.append((distance, released_accepted(step.tree, p), exact_accepted(step.tree, p)))
-                target.commit(step.path)
+                    target.commit(step.path)
+                    unread = []
+                else:  # read with the next draft
+                    unread.append(root)
                 root = step.tokens[-1]
         return found
 
@@ -152,6 +155,7 @@ def bias_counts(
             "seed": recording.trace.sampling.seed,
             "temperature": recording.trace.sampling.temperature,
             "method": rule,
+            "tokens": len(recording.trace.tokens) - 1,
             "steps": len(own),
             "distance": distance,
             "largest": max((row[0] for row in own), default=0.0),

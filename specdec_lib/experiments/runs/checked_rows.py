@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import secrets
@@ -86,6 +87,8 @@ class CheckedRows:
     outcomes: list[Outcome] = field(default_factory=list)
     #: What this run decoded for its sample, which several experiments share.
     decoded: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    #: The longest that a prompt took one of them.
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
 
     @property
     def published(self) -> bool:
@@ -108,17 +111,18 @@ class CheckedRows:
         key: Sequence[str] = (),
         models: Collection[str] | None = None,
         parts: Mapping[Any, Any] | None = None,
-        by: str = "method",
+        by: str | list[str] = "method",
     ) -> pd.DataFrame:
         """The rows of an experiment: those that are committed, after a sample was made again, or those of a reader's own run.
 
         ``make`` gives the rows of some of ``prompts``, each of which depends on its own prompt alone. A build may lack prompts
         whose data set is not on its machine. ``by`` is the column that tells parts of the rows apart, of which ``stores`` and
-        ``parts`` have values. ``stores`` has by name the checksum of a datastore, None where it takes too long to make, and the
-        parts that search it, None for all of them. ``key`` names columns that tell the rows of one output and method apart,
-        ``models`` the models that the rows depend on (all); a reader's own run reads the committed rows where they depend on
-        none. ``make`` gets ``parts`` too, such as the drafters by their names: where all of them take long, a check makes the
-        rows of one that it draws. Raises RowsError if a row cannot be made again and rounding does not explain why.
+        ``parts`` have values, or several columns, of which they have tuples. ``stores`` has by name the checksum of a datastore,
+        None where it takes too long to make, and the parts that search it, None for all of them. ``key`` names columns that tell
+        the rows of one output and method apart, ``models`` the models that the rows depend on (all); a reader's own run reads the
+        committed rows where they depend on none. ``make`` gets ``parts`` too, such as the drafters by their names: where all of
+        them take long, a check makes the rows of one that it draws, more often one with few tokens. Raises RowsError if a row
+        cannot be made again and rounding does not explain why.
         """
         if models is not None:
             own = {part: model for part, model in self.models.items() if part in models}
@@ -149,7 +153,7 @@ class CheckedRows:
                 )
         unchecked = {
             f"{store} {'would take too long here' if checksum is None else 'is another text here'}": sorted(
-                set(frame[by]) if own is None else own
+                set(_values(frame, by)) if own is None else own
             )
             for store, (checksum, own) in stores.items()
             if checksum is None or about["stores"].get(store) != checksum
@@ -157,7 +161,9 @@ class CheckedRows:
         left_out = {part for each in unchecked.values() for part in each}
         others: set[Any] = set()
         if parts is not None and (here := sorted(parts.keys() - left_out)):
-            one = random.Random(f"{self.seed} {full}").choice(here)
+            groups, draw = frame.groupby(by), random.Random(f"{self.seed} {full}")
+            tokens = groups.tokens.sum() if "tokens" in frame else groups.size()
+            one = min(here, key=lambda part: tokens.get(part, math.inf) ** 2 * draw.random())
             make_all, others = (lambda some: make(some, {one: parts[one]})), parts.keys() - {one}
         self._check(full, frame, about, make_all, prompts, by, unchecked, left_out | others)
         return frame
@@ -169,7 +175,7 @@ class CheckedRows:
         about: Mapping[str, Any],
         make: Make,
         prompts: Sequence[Prompt],
-        by: str,
+        by: str | list[str],
         unchecked: Mapping[str, Collection[Any]],
         without: set[Any],
     ) -> None:
@@ -182,11 +188,11 @@ class CheckedRows:
 
         def again(prompt: Prompt) -> pd.DataFrame:
             made = make([prompt])
-            return made[~made[by].isin(without)]
+            return made[~_values(made, by).isin(without)]
 
         compared = {"columns": about["columns"], "key": [*row_files.KEY, *about.get("key", ())]}
         known = set(zip(frame.task, frame.prompt, strict=True))
-        checked = frame[~frame[by].isin(without)]
+        checked = frame[~_values(frame, by).isin(without)]
         written = checked.groupby(["task", "prompt"])
         written = (written.tokens.sum() if "tokens" in checked else written.size()).to_dict()
         drawn = [prompt for prompt in prompts if (prompt.task, prompt.id) in written]
@@ -198,12 +204,16 @@ class CheckedRows:
             return len(one.text) + read * written[one.task, one.id]
 
         drawn.sort(key=lambda one: work(one) ** 2 * random.Random(f"{self.seed} {one.task} {one.id}").random())
-        began = time.perf_counter()
+        spent = 0.0
         for i, prompt in enumerate(drawn):
-            if i and (time.perf_counter() - began) * (i + 1) / i > SECONDS:
+            if i and spent * (i + 1) / i > SECONDS:
                 break
+            began, one = time.perf_counter(), (prompt.task, prompt.id)
             with recordings_in(self.decoded.name, verify=True):
                 made = again(prompt)
+            # The next prompt takes as long as this one did where it was new.
+            self.seconds[one] = max(self.seconds.get(one, 0.0), time.perf_counter() - began)
+            spent += self.seconds[one]
             kept = checked[(checked.task == prompt.task) & (checked.prompt == prompt.id)]
             outcome.again += 1
             outcome.made += len(made)
@@ -285,6 +295,13 @@ class CheckedRows:
         frame = pd.concat(frames, ignore_index=True)
         row_files.write(name, frame, about | {"seconds": round(seconds)}, self.folder)
         return frame
+
+
+def _values(frame: pd.DataFrame, by: str | list[str]) -> pd.Series:
+    """A column, or the tuples of several."""
+    if isinstance(by, str):
+        return frame[by]
+    return pd.Series(list(zip(*(frame[column] for column in by), strict=True)), frame.index, object)
 
 
 def first_of_each(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

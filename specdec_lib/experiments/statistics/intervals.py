@@ -143,19 +143,27 @@ def _drawn_sums(table: np.ndarray, prompts: Sequence[Hashable]) -> np.ndarray:
         return np.zeros((0, table.shape[1]))
     own = np.array([number[name] for name in prompts])
     runs_of, by_prompt = np.bincount(own), np.argsort(own, kind="stable")
-    times, state = _drawn(len(number), SAMPLES)
+    sums = np.zeros((SAMPLES, table.shape[1]))
+    for count, weights in _drawn_runs(tuple(runs_of.tolist())).items():
+        sums += weights @ table[by_prompt[runs_of[own[by_prompt]] == count]]
+    return sums
+
+
+@lru_cache(maxsize=8)
+def _drawn_runs(runs_of: tuple[int, ...]) -> dict[int, np.ndarray]:
+    """How often each run is in each bootstrap sample, by how many runs its prompt has: shape (samples, their runs), in the
+    order of the prompts. ``runs_of`` says how many each prompt has. Intervals of the same prompts share one draw."""
+    times, state = _drawn(len(runs_of), SAMPLES)
     generator = np.random.default_rng()
     generator.bit_generator.state = state
-    sums = np.zeros((SAMPLES, table.shape[1]))
-    for count in np.unique(runs_of):
-        alike = np.flatnonzero(runs_of == count)
-        rows = by_prompt[runs_of[own[by_prompt]] == count]
-        weights = times[:, alike]
+    found, counts = {}, np.array(runs_of)
+    for count in np.unique(counts).tolist():
+        weights = times[:, np.flatnonzero(counts == count)]
         if count > 1:
             # A prompt drawn t times has t * count runs drawn, each any of its own.
             weights = generator.multinomial(weights * count, np.full(count, 1 / count)).reshape(SAMPLES, -1)
-        sums += weights @ table[rows]
-    return sums
+        found[count] = weights
+    return found
 
 
 def bootstrap_counts(count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import nbformat
 
 from specdec_lib import files, paths
-from specdec_lib.models import loading, smollm2
+from specdec_lib.models import smollm2
 from specdec_lib.report import params
 from specdec_lib.report.display import provenance
 from specdec_lib.report.params import UsageError
@@ -147,6 +147,8 @@ _MODELS = {"target", "draft"}
 
 def _absolute(model: str) -> str:
     """A model's name; a folder or file of the working directory, which is not the kernel's, as an absolute path."""
+    from specdec_lib.models import loading  # seconds, which most runs do not need
+
     if model == smollm2.NAME or model in loading.SHIPPED:
         return model
     path = files.named(model)

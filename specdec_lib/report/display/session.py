@@ -153,7 +153,8 @@ def _left_out(unchecked: Mapping[str, Sequence[Any]], most: int = 4) -> str:
     told = []
     for reason, parts in unchecked.items():
         more = len(parts) - most
-        told.append("; ".join(map(str, parts[:most])) + (f"; and {more} more" if more > 0 else "") + f": {reason}")
+        names = [", ".join(map(str, part)) if isinstance(part, tuple) else str(part) for part in parts[:most]]
+        told.append("; ".join(names) + (f"; and {more} more" if more > 0 else "") + f": {reason}")
     return ". ".join(told)
 
 

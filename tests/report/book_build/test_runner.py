@@ -149,10 +149,11 @@ def test_two_notebooks_run_at_once_but_cells_that_measure_time_alone(folders, tm
             assert first[1] < second[0], f"{other} ran while {timed} measured time"
 
 
+#: The process of a notebook reads this file too, and needs nothing of it.
 PROGRAM = """
-from pathlib import Path
-from specdec_lib.report.build import runner
 if __name__ == "__main__":
+    from pathlib import Path
+    from specdec_lib.report.build import runner
     assert not runner.run({words})
 """
 

@@ -341,11 +341,16 @@ def tables_for(claim, truths, seed=0):
     rng = random.Random(seed)
     values = {key: rng.choice([0.5, 1.0, 2.0, 40.0]) for key in claim.keys}
     wanted = [Truth.TRUE if truth else Truth.FALSE for truth in truths]
+    tables: dict[str, dict[str, Number]] = {}
+
+    def place(key):  # a width of zero: an interval that decides as its value does
+        tables.setdefault(key[:2], {})[key[3:]] = Number(values[key], values[key], values[key])
+
+    for key in values:
+        place(key)
+    found = [c.truth(tables) for c in claim.conditions]
     for _ in range(4000):
-        tables: dict[str, dict[str, Number]] = {}
-        for key, value in values.items():  # a width of zero: an interval that decides as its value does
-            tables.setdefault(key[:2], {})[key[3:]] = Number(value, value, value)
-        wrong = [c for c, truth in zip(claim.conditions, wanted, strict=True) if c.truth(tables) is not truth]
+        wrong = [c for c, truth, asked in zip(claim.conditions, found, wanted, strict=True) if truth is not asked]
         if not wrong:
             return tables
         # Set one side of a condition that is not as wanted to the other side, or to one side of it.
@@ -354,6 +359,11 @@ def tables_for(claim, truths, seed=0):
         if free.key:
             at = other.factor * (values[other.key] if other.key else 1) / free.factor
             values[free.key] = at * rng.choice([1, 1, 0.999, 0.8, 0.5, 1.001, 1.25, 2]) + rng.choice([0, 0, -1, 1])
+            place(free.key)
+            found = [
+                c.truth(tables) if free.key in c.keys else truth
+                for c, truth in zip(claim.conditions, found, strict=True)
+            ]
     return None
 
 
