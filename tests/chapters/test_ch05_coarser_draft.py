@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
-from specdec_lib import load_model
+from specdec_lib import load_model, paths
 from specdec_lib.chapters.ch05_specdec_pp import draft_agreement
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
 from specdec_lib.chapters.ch05_specdec_pp.policies import PolicyComparison, in_sets
 from specdec_lib.experiments.coarser_draft import coarser, rounded
+from specdec_lib.heads.acceptance import AcceptanceHead
 
 
 def nearest_levels(row, bits, group):
@@ -61,6 +62,17 @@ def test_its_heads_come_with_a_target_and_serve_no_other_draft_model():
     assert kinds["acceptance"] and not any(head.sees_confidence for heads in kinds.values() for head in heads)
     with pytest.raises(ValueError, match="holds no heads of this draft model; train some"):
         chapter.coarse_heads(model, model)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_smollm2s_heads_learned_enough_to_judge_claims(seed):
+    """From 400 answers on, and better than the best constant on held-out ones: its loss is the entropy of the weighted mean."""
+    story = AcceptanceHead.load(paths.SMOLLM2 / "head-coarse" / f"acceptance-{seed}.safetensors").story
+    accepted, weight = story["held_out_acceptance"], story["training"]["reject_weight"]
+    constant = accepted / (accepted + weight * (1 - accepted))
+    entropy = -constant * np.log(constant) - (1 - constant) * np.log(1 - constant)
+    assert story["answers"] >= 400 and weight == 6
+    assert story["curve"][story["epoch_kept"] - 1]["held_out"] < entropy
 
 
 def made_plays():

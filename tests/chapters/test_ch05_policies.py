@@ -347,8 +347,6 @@ def test_rates_of_a_policy_are_its_sums_over_tokens(comparison):
     assert found.tolist() == pytest.approx(
         [own.passes.sum() / own.tokens.sum(), own.discarded.sum() / own.tokens.sum()]
     )
-    both = (comparison.rates().loc["b", family].to_numpy() for family in ("SpecDec++", "any fixed K"))
-    assert comparison.front("b") == chapter.matched_share(*both) and comparison.front("b")[1] > 0
     speeds = np.array([[1.0, 4.0], [2.0, 2.0]])
     assert [chapter.best_length(speeds), chapter.best_length(speeds, [0])] == [1, 2]
 
