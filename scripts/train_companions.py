@@ -1,9 +1,9 @@
 """Train what SmolLM2 drafts with, on answers that own_answers.py wrote: Medusa, Hydra, EAGLE, and SpecDec++'s acceptance heads.
 
 The acceptance heads are of the draft model that choose_draft.py ships. They learn from greedy answers, where a drafted token is
-accepted if it is the answer's. ``--kind coarse-acceptance`` trains those of the coarser draft model of chapter 5; with
-``--count 100 --epochs 3 --device cpu`` it made the shipped ones. ``--kind pld+`` chooses PLD+'s layer and heads on the choosing
-half of the book's prompts.
+accepted if it is the answer's. ``--kind coarse-acceptance`` trains those of the coarser draft model of chapter 5, whose passes it
+keeps in ``--data``; with ``--count 700 --epochs 3 --device cpu`` it made the shipped ones. ``--kind pld+`` chooses PLD+'s layer and
+heads on the choosing half of the book's prompts.
 ``--go-on`` trains heads further that draft. So EAGLE's went on from its file of commit f658062f, with products in bfloat16:
 ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``. Heads replace a file only if their held-out loss is less.
 
@@ -36,6 +36,7 @@ from specdec_lib.commands import options
 from specdec_lib.experiments.coarser_draft import SHARE, coarser
 from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import replacing
+from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.acceptance_data import Response, examples
 from specdec_lib.heads.draft_training import Checkpoint, HeadTraining, mean_loss, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads
@@ -49,19 +50,21 @@ ALL = (*KINDS, "acceptance", "coarse-acceptance", "pld+")
 
 
 class Variant(NamedTuple):
-    """Settings of acceptance heads: the loss's weight of rejections, depth, and the learning rate, which lost least on held-out
-    answers."""
+    """Settings of acceptance heads: the loss's weight of rejections, depth, the learning rate (of 1e-4, 3e-4 and 1e-3 the one that
+    with mixed examples lost least on held-out answers), and the mixing of :func:`~specdec_lib.heads.acceptance_data.examples`."""
 
     reject_weight: float = 6.0
     depth: int = 3
-    rate: float = 1e-4
+    rate: float = 1e-3
+    mixing: float | None = 0.15
 
 
 #: Acceptance heads of the coarser draft model by the names of their files, the paper's first; each with several training seeds.
 VARIANTS = {
     "acceptance": Variant(),
     "equal-weights": Variant(reject_weight=1.0),
-    "linear": Variant(depth=0, rate=1e-3),
+    "linear": Variant(depth=0),
+    "unmixed": Variant(mixing=None),
 }
 VARIANT_SEEDS = 3
 COARSE_HELD_OUT = 10  # one answer in so many: they are fewer
@@ -186,24 +189,24 @@ def train_drafting(
 
 
 @torch.inference_mode()
-def responses(draft: PreTrainedModel, rows: list[dict]) -> list[Response]:
-    """Greedy answers with the draft's first choice after each prefix, and whether it is the answer's token."""
-    known, found = draft_vocabulary(draft), []
-    for row in tqdm(rows, desc="drafts"):
-        ids = known.to_draft([*row["prompt"], *row["answer"]])
-        logits = draft(torch.tensor([ids[:-1]], device=draft.device), use_cache=False).logits
-        confidence, first = logits[0, len(row["prompt"]) - 1 :, : len(known)].float().softmax(-1).max(-1)
-        drawn = np.asarray(known.to_target(first.tolist()), np.int32)
-        accepted = (drawn == row["answer"]).astype(np.float32)
-        prompt, answer = (row[name].astype(np.int32) for name in ("prompt", "answer"))
-        found.append(Response(prompt, answer, drawn, accepted, confidence.cpu().numpy()))
-    return found
+def response(draft: PreTrainedModel, row: dict) -> Response:
+    """A greedy answer with the draft's first choice after each prefix, and whether it is the answer's token."""
+    known = draft_vocabulary(draft)
+    ids = known.to_draft([*row["prompt"], *row["answer"]])
+    read = torch.tensor([ids[:-1]], device=draft.device)
+    logits = draft(read, use_cache=False, logits_to_keep=len(row["answer"])).logits[0, :, : len(known)].float()
+    likeliest, first = logits.max(-1)
+    confidence = (likeliest - logits.logsumexp(-1)).exp()
+    drawn = np.asarray(known.to_target(first.tolist()), np.int32)
+    accepted = (drawn == row["answer"]).astype(np.float32)
+    prompt, answer = (row[name].astype(np.int32) for name in ("prompt", "answer"))
+    return Response(prompt, answer, drawn, accepted, confidence.cpu().numpy())
 
 
 def train_acceptance(rows: list[dict], out: Path, device: str, epochs: int, seed: int) -> None:
     """The paper's head with each seed, and one that reads the draft's probability too."""
     draft, _ = load_model(out / "draft", device, "float32")
-    answered = responses(draft, rows)
+    answered = [response(draft, row) for row in tqdm(rows, desc="drafts")]
     parts = [r for place, r in enumerate(answered) if place % HELD_OUT], answered[::HELD_OUT]
     fit, held_out = (examples(draft, part, seed=seed) for part in parts)
     folder = out / "head"
@@ -219,25 +222,58 @@ def train_acceptance(rows: list[dict], out: Path, device: str, epochs: int, seed
         print(name, json.dumps(head.story["curve"]), flush=True)
 
 
-def train_coarse_acceptance(rows: list[dict], out: Path, device: str, epochs: int, seed: int) -> None:
+def kept_examples(
+    draft: PreTrainedModel, rows: list[dict], mixings: set[float | None], data: Path, seed: int
+) -> list[dict[float | None, Examples]]:
+    """What each answer teaches acceptance heads with each mixing, kept on the disk in a folder of the draft model's."""
+    folder, found = data / "examples" / fingerprint(draft)[:16], []
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, row in enumerate(tqdm(rows, desc="examples"), start=seed):
+        name = hashlib.sha256(np.concatenate([row["prompt"], row["answer"]]).tobytes()).hexdigest()[:24]
+        files = {mixing: folder / f"{name}-{mixing}-{place}.safetensors" for mixing in mixings}
+        if not all(path.exists() for path in files.values()):
+            answered = response(draft, row)
+            for mixing, path in files.items():
+                made = examples(draft, [answered], mixing, place)
+                with replacing(path) as aside:
+                    save_file({"states": made.states.to(draft.dtype), "acceptance": made.acceptance}, aside)
+        kept = {mixing: load_file(path) for mixing, path in files.items()}
+        found.append({mixing: Examples(one["states"].float(), one["acceptance"]) for mixing, one in kept.items()})
+    return found
+
+
+def joined(parts: list[Examples]) -> Examples:
+    """Examples of several answers as those of one."""
+    return Examples(torch.cat([part.states for part in parts]), torch.cat([part.acceptance for part in parts]))
+
+
+def train_coarse_acceptance(rows: list[dict], out: Path, data: Path, device: str, epochs: int, seed: int) -> None:
     """Heads of the coarser draft model with the paper's settings and with others, each with several seeds.
 
     Its passes are in bfloat16: it is as large as the target, and a head learns the same from states that are a little rounder.
     """
     target, _ = load_model("smollm2", device, "float32")
     draft = coarser(target).to(torch.bfloat16)
-    answered = responses(draft, rows)
-    parts = [r for place, r in enumerate(answered) if place % COARSE_HELD_OUT], answered[::COARSE_HELD_OUT]
-    fit, held_out = (examples(draft, part, seed=seed) for part in parts)
+    answered = kept_examples(draft, rows, {variant.mixing for variant in VARIANTS.values()}, data, seed)
     folder = out / "head-coarse"
     folder.mkdir(parents=True, exist_ok=True)
     for name, variant in VARIANTS.items():
+        own = [answer[variant.mixing] for answer in answered]
+        fit, held_out = (
+            joined([e for place, e in enumerate(own) if place % COARSE_HELD_OUT]),
+            joined(own[::COARSE_HELD_OUT]),
+        )
         for place in range(VARIANT_SEEDS):
             began = time.monotonic()
             settings = Training(variant.reject_weight, epochs, rate=variant.rate, seed=seed + place)
             head = train(fit, held_out, settings, variant.depth, fingerprint(draft))
-            head.story |= about(began, draft.device) | {"answers": len(rows), "mixing": 0.15, "labels": "greedy"}
-            head.story |= {"mean_acceptance": float(fit.acceptance.mean()), "rounded_share": SHARE}
+            head.story |= about(began, draft.device) | {
+                "answers": len(rows),
+                "mixing": variant.mixing,
+                "labels": "greedy",
+            }
+            means = {"mean_acceptance": fit, "held_out_acceptance": held_out}
+            head.story |= {key: float(part.acceptance.mean()) for key, part in means.items()} | {"rounded_share": SHARE}
             head.save(folder / f"{name}-{place}.safetensors")
             print(name, place, json.dumps(head.story["curve"]), flush=True)
 
@@ -293,7 +329,7 @@ def main(
     if "acceptance" in kinds:
         train_acceptance(chosen, out, device, epochs, seed)
     if "coarse-acceptance" in kinds:
-        train_coarse_acceptance(chosen, out, device, epochs, seed)
+        train_coarse_acceptance(chosen, out, data, device, epochs, seed)
     if "pld+" in kinds:
         choose_layer_and_heads(out, device)
 

@@ -271,14 +271,15 @@ def examples(
     for r, own in zip(responses, own_tokens(responses, mixing, seed), strict=True):
         length, count = len(r.prompt), len(r.tokens)
         with Target(draft, 0, Capture(layers=(last,)), capacity=length + 2 * count) as model:
-            if mixing is None:
-                model.extend(known.to_draft([*r.prompt.tolist(), *r.tokens[:-1].tolist()]))
-                before = torch.ones((count, length + count - 1), dtype=torch.bool).tril(length - 1)
-                visible = torch.cat([before, torch.eye(count, dtype=torch.bool)], dim=1)
-                model.extend_rows(known.to_draft(r.drawn.tolist()), [length + i for i in range(count)], visible)
-            else:
-                model.extend(known.to_draft([*r.prompt.tolist(), *np.where(own, r.drawn, r.tokens).tolist()]))
-            states.append(model.hidden(last)[-count:][torch.from_numpy(own)].float().cpu().clone())
+            chosen = r.tokens if mixing is None else np.where(own, r.drawn, r.tokens)
+            model.extend(known.to_draft([*r.prompt.tolist(), *chosen.tolist()]))
+            found = model.hidden(last)[length:].clone()
+            if mixing is None and len(other := np.flatnonzero(r.drawn != r.tokens)):
+                before = torch.arange(length + count) < torch.from_numpy(length + other)[:, None]
+                visible = torch.cat([before, torch.eye(len(other), dtype=torch.bool)], dim=1)
+                model.extend_rows(known.to_draft(r.drawn[other].tolist()), (length + other).tolist(), visible)
+                found[torch.from_numpy(other)] = model.hidden(last)[-len(other) :]
+            states.append(found[torch.from_numpy(own)].float().cpu())
         labels.append(torch.from_numpy(r.acceptance[own]))
         confidence.append(torch.from_numpy(r.confidence[own]))
     if not sum(map(len, labels)):

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
-from specdec_lib import load_model
+from specdec_lib import load_model, paths
 from specdec_lib.chapters.ch05_specdec_pp import draft_agreement
 from specdec_lib.chapters.ch05_specdec_pp import policies as chapter
 from specdec_lib.chapters.ch05_specdec_pp.policies import PolicyComparison, in_sets
 from specdec_lib.experiments.coarser_draft import coarser, rounded
+from specdec_lib.heads.acceptance import AcceptanceHead
 
 
 def nearest_levels(row, bits, group):
@@ -63,6 +64,17 @@ def test_its_heads_come_with_a_target_and_serve_no_other_draft_model():
         chapter.coarse_heads(model, model)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_smollm2s_heads_learned_enough_to_judge_claims(seed):
+    """From 400 answers on, and better than the best constant on held-out ones: its loss is the entropy of the weighted mean."""
+    story = AcceptanceHead.load(paths.SMOLLM2 / "head-coarse" / f"acceptance-{seed}.safetensors").story
+    accepted, weight = story["held_out_acceptance"], story["training"]["reject_weight"]
+    constant = accepted / (accepted + weight * (1 - accepted))
+    entropy = -constant * np.log(constant) - (1 - constant) * np.log(1 - constant)
+    assert story["answers"] >= 400 and weight == 6
+    assert story["curve"][story["epoch_kept"] - 1]["held_out"] < entropy
+
+
 def made_plays():
     """Rows of three policies on eight prompts of each set: SpecDec++ halves the passes of a fixed length of 4."""
     rows = []
@@ -72,10 +84,12 @@ def made_plays():
             for family, setting, passes in (
                 ("fixed K", "K = 4", 10),
                 ("any fixed K", "K = 4", 10),
+                ("any fixed K", "K = 9", 4),
                 ("confidence, two or more", "threshold = 0.4", 8),
                 ("SpecDec++", "h = 0.3", 5),
                 ("SpecDec++, equal weights", "h = 0.3", 6),
                 ("SpecDec++, linear", "h = 0.3", 5),
+                ("SpecDec++, unmixed", "h = 0.3", 7),
                 ("oracle", "", 4),
             ):
                 for head in range(3 if "++" in family else 1):
@@ -107,6 +121,10 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_pp_over_fixed_code"].value == pytest.approx(14.5 / 9.5)
     assert found["coarse_pp_over_confidence_math"].value == pytest.approx(12.5 / 9.5)
     assert found["coarse_pp_over_equal_math"].value == pytest.approx(10.5 / 9.5)
+    assert found["coarse_pp_over_unmixed_code"].value == pytest.approx(11.5 / 9.5)
+    # Of two lengths the shorter is matched, and the other is out of reach; there is one threshold.
+    assert (found["coarse_front_share_math"], found["coarse_front_within_math"]) == (1, 1)
+    assert found["coarse_one_setting"].value == found["coarse_transfer_least"].value == 1
     assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
     assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
     assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)

@@ -315,6 +315,23 @@ def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(c
     assert set(rows.prompt) == {"5", "7"} and len(rows) == 2 * comparison.seeds
 
 
+def test_what_another_threshold_keeps_is_of_the_set_that_loses_most(comparison, outputs, policies):
+    own = [policy for policy in policies if policy.family == "SpecDec++"]
+    tuned, others = {"a": [0, 2], "b": [4, 6]}, {"a": [1, 3], "b": [5, 7]}
+    best = {name: max(own, key=lambda one: speed_of(outputs, one, places).mean()) for name, places in tuned.items()}
+
+    def kept(policy, name):
+        mean = lambda one: np.mean(  # noqa: E731
+            [speed_of(outputs, replace(one, heads=(head,)), others[name]) for head in one.heads]
+        )
+        return mean(policy) / mean(best[name])
+
+    for policy in own:
+        assert comparison.least_kept(policy.name).value == pytest.approx(min(kept(policy, name) for name in tuned))
+    expected = min(kept(best["b"], "a"), kept(best["a"], "b"))
+    assert comparison.least_transferred().value == pytest.approx(expected)
+
+
 def test_a_length_is_matched_by_a_point_no_worse_in_both_rates():
     ours = np.array([[0.5, 0.2], [0.3, 0.6]])
     theirs = np.array([[0.5, 0.2], [0.4, 0.5], [0.6, 0.3], [0.2, 0.9], [0.9, 0.1]])

@@ -19,6 +19,7 @@ RIVALS = {
     "confidence": "confidence, two or more",
     "equal": "SpecDec++, equal weights",
     "linear": "SpecDec++, linear",
+    "unmixed": "SpecDec++, unmixed",
 }
 
 
@@ -34,6 +35,18 @@ def how_often(comparison: PolicyComparison, met: pd.DataFrame, draft: str) -> di
     return {f"{draft}_{name}_chat": rates[SETS["chat"]] for name, rates in found.items()}
 
 
+def settings(comparison: PolicyComparison, draft: str) -> dict[str, Any]:
+    """What the threshold of SpecDec++ changes: the share of the fixed lengths that it matches in both rates, and what one threshold
+    for all sets, or that of another set, keeps of a set's best speed."""
+    front = {key: comparison.front(own) for key, own in SETS.items()}
+    return {
+        f"{draft}_one_setting": comparison.least_kept(comparison.single("SpecDec++")),
+        f"{draft}_transfer_least": comparison.least_transferred(),
+        **{f"{draft}_front_share_{key}": share for key, (share, _) in front.items()},
+        **{f"{draft}_front_within_{key}": within for key, (_, within) in front.items()},
+    }
+
+
 def coarse_numbers(comparison: PolicyComparison, met: pd.DataFrame) -> dict[str, Any]:
     """The numbers of the chapter about a coarser draft model, by key.
 
@@ -45,7 +58,8 @@ def coarse_numbers(comparison: PolicyComparison, met: pd.DataFrame) -> dict[str,
     for word, rival in RIVALS.items():
         lead = ratio(held_out, "SpecDec++", rival, MEAN_SPEED, by="task")
         found |= {f"coarse_pp_over_{word}_{key}": lead[own] for key, own in SETS.items()}
-    return found | how_often(comparison, met, "coarse") | _other_times(comparison) | _oracle(comparison) | _tokens(met)
+    found |= how_often(comparison, met, "coarse") | settings(comparison, "coarse")
+    return found | _other_times(comparison) | _oracle(comparison) | _tokens(met)
 
 
 def over_best_length(comparison: PolicyComparison, name: str = "conversation") -> Interval:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, permutations
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -264,6 +264,20 @@ class PolicyComparison:
         pair = {"ours": ours, "theirs": theirs}
         rows = [self.rows(method, name).assign(method=side) for side, method in pair.items()]
         return ratio(pd.concat(rows), *pair, MEAN_SPEED)
+
+    def least_kept(self, method: str) -> Interval:
+        """Speed of one policy of SpecDec++ over that of a set's own best one, on the set where it keeps least."""
+        return min(self.over(method, self.fastest("SpecDec++", name), name) for name in self.sets)
+
+    def least_transferred(self) -> Interval:
+        """The same of the best policies of other sets: of the pair of sets that loses most."""
+        own = {name: self.fastest("SpecDec++", name) for name in self.sets}
+        return min(self.over(own[other], own[name], name) for other, name in permutations(self.sets, 2))
+
+    def front(self, name: str) -> tuple[float, int]:
+        """:func:`matched_share` of the fixed lengths by SpecDec++ on a set."""
+        rates = self.rates().loc[name]
+        return matched_share(*(rates.loc[family].to_numpy() for family in ("SpecDec++", "any fixed K")))
 
     def rates(self) -> pd.DataFrame:
         """Verification rate (``passes``) and discard rate (``discarded``) of each policy, by set, family and method."""
