@@ -57,10 +57,9 @@ def reproduces(shown: pd.DataFrame) -> Figure:
         ax.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
         ax.minorticks_off()
         ax.set_title(title, loc="left", color=_INK, fontsize=10, fontweight="bold")
-        ax.axvline(1, color=_INK, linestyle="--", linewidth=1)
         _draw_headlines(ax, part)
         ax.tick_params(colors=_INK)
-        ax.grid(axis="y", visible=False)
+        ax.grid(visible=False)
         ax.patch.set_alpha(0)
     axes.flat[-1].set_xlabel("← worse    ratio    better →", color=_INK, fontsize=9, loc="left")
     by_cost = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -87,6 +86,9 @@ def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
             ax.text(0, y, row.headline, **words)
             ax.text(1, y, row.direction, ha="right", fontstyle="italic", **words)
             label, y = (row.claim, row.headline), y + 1
+        # The lines of the axis are drawn at the numbers alone, so that none crosses a name.
+        ax.vlines([0.5, 2, 4], y - 0.5, y + 0.5, color=_INK, alpha=0.25, linewidth=0.8)
+        ax.vlines(1, y - 0.5, y + 0.5, color=_INK, linestyle="--", linewidth=1)
         if row.published:
             low, high = row.published
             ax.fill_betweenx([y - 0.5, y + 0.5], low / 1.01, high * 1.01, color="#9a9a9a", alpha=0.5, linewidth=0)
