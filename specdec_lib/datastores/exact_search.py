@@ -12,7 +12,7 @@ from specdec_lib.decoding.checks import whole_number
 
 
 class ExactIndex:
-    """A dense index in memory, whose every key a search scores (DReSD, section 5.2).
+    """A dense index in memory; a search scores every key (DReSD, section 5.2).
 
     Keys have ``dims`` values; ``width`` is that of a state.
     """

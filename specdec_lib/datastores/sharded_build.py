@@ -42,7 +42,7 @@ PARTS = (*NAMES, *SLOTS)
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard that is to be built; it travels to where it is built."""
+    """The task of building one shard, as it is sent to the process that does it."""
 
     folder: Path
     documents: Iterable[str]
@@ -180,7 +180,7 @@ def _keys(build: dict) -> list[str | None]:
 
 @dataclass(frozen=True)
 class DenseJob:
-    """One shard whose states are embedded, or, once they are, indexed by a reduction that is known."""
+    """The task of embedding the states of one shard or, once the reduction is known, of indexing them."""
 
     shard: Path
     embed: hidden_states.Embed

@@ -41,7 +41,7 @@ class ArrayStates:
     Parameters
     ----------
     positions : int array of shape (n,)
-        In a store's tokens those of the token *after* each state's own, the first of its continuation.
+        For each state, the position in a store's tokens of the token *after* the state's own: the first of its continuation.
     states : float array of shape (n, width)
     model : str, optional
         Fingerprint of the model they were computed by.

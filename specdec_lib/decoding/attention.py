@@ -191,7 +191,10 @@ def _leave(model: weakref.ref[PreTrainedModel], place: object) -> None:
 
 
 class AttentionRows:
-    """Keeps the last block's attention rows of chosen heads, (block, head) both from 0, of a model that uses SDPA, until closed."""
+    """Keeps the attention rows of chosen heads, as the newest pass of a model under SDPA computes them, until it is closed.
+
+    A head is a pair (block, head), both counted from 0.
+    """
 
     def __init__(self, model: PreTrainedModel, heads: Sequence[tuple[int, int]]):
         self.heads = list(heads)

@@ -263,10 +263,11 @@ class TreeCache(Cache):
 
 
 class ChainCache(TreeCache):
-    """A cache for chains, of a model some of whose layers have no rows but one state of the whole text.
+    """Cache of a model with recurrent layers, whose drafts are chains.
 
-    Convolutions and linear attention are such layers. A rejected token cannot be dropped from their state, so that is copied before
-    each pass. Where a commit keeps a part of the pass, the target goes back to the copy (:meth:`rewind`) and runs that part alone.
+    Such layers, convolutions and linear attention, keep one state of the whole text, not a row for each token. A rejected token
+    cannot be dropped from their state, so that is copied before each pass. Where a commit keeps a part of the pass,
+    the target goes back to the copy (:meth:`rewind`) and runs that part alone.
 
     Parameters
     ----------

@@ -91,9 +91,9 @@ def matrices_of(layer: nn.Module) -> list[nn.Module]:
 class Lean:
     """Runs the passes of a model of the Llama kind by the lean forward (:mod:`specdec_lib.decoding.lean`), on the processor.
 
-    The logits of a row are the same, bit for bit, in passes of any width. Of a model from ``load_model(file, dtype="file")`` the
-    packed weights are read; of one in float32 they are copied, and copied again where the model was changed. Generations may share
-    it. UnsupportedModel if the model is of another kind.
+    The logits of a row are the same, bit for bit, in passes of any width. It reads the packed
+    weights of a model from ``load_model(file, dtype="file")``. It copies the weights of a model in float32, and copies them again
+    if the model was changed. Generations may share it. UnsupportedModel if the model is of another kind.
 
     Parameters
     ----------

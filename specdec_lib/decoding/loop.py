@@ -121,7 +121,7 @@ class ModelVerifier(Verifier):
     topk : int
         Most likely tokens after each node that are kept as ``outputs``; 0 for none.
     prompt : bool
-        Whether those after each token of the prompt are shown in the context.
+        Whether the outputs after each token of the prompt are shown in the context.
 
     Examples
     --------

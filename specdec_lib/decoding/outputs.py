@@ -55,7 +55,7 @@ class Outputs:
 class QueuedTopK:
     """The ``k`` most likely tokens of each row of logits, computed and on their way to the host.
 
-    On a GPU the copies are queued into pinned memory. Whatever the host waits for next in the same stream brings them along.
+    On a GPU the copies are queued into pinned memory. They arrive with whatever the host waits for next in the same stream.
 
     Parameters
     ----------

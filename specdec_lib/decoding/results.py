@@ -15,7 +15,7 @@ PARTS = ("draft_seconds", "verify_seconds", "commit_seconds", "host_seconds")
 class Step:
     """One target forward after the prefill.
 
-    Times are seconds, the device's own where it keeps them. Of a replay, ``draft_seconds`` alone means something.
+    Times are seconds, the device's own where it keeps them. In a replay only ``draft_seconds`` means something.
 
     Examples
     --------

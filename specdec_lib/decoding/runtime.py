@@ -112,8 +112,8 @@ class _Kept:
 class Runtime:
     """How the passes of one model are run; made once and used by many generations, one at a time.
 
-    Weights that were moved, and hooks and adapters that were switched since graphs were recorded are seen at the start of a
-    generation, and graphs are recorded again. Nothing notices if you change them during a generation.
+    At the start of a generation, graphs are recorded again if weights were moved, or hooks or adapters switched. Do not change
+    them during a generation, because nothing notices it.
 
     Parameters
     ----------

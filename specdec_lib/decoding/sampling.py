@@ -36,8 +36,9 @@ class Sampling:
     """How the next token follows from the target's logits.
 
     None stands for a temperature of 1, and for no filter, as in a ``generation_config`` of transformers. Filters are applied in
-    its order: temperature, top-k, top-p. Tokens that tie with the ``top_k``-th all stay. Of tokens that tie at the edge of the
-    nucleus as many stay as ``top_p`` needs, those with the largest ids; which ones transformers keeps depends on torch's sort.
+    its order: temperature, top-k, top-p. All tokens that tie with the ``top_k``-th stay. Where tokens tie at the
+    edge of the nucleus, those with the largest ids stay, as many as ``top_p`` needs; which ones transformers keeps depends on
+    torch's sort.
 
     Raises
     ------

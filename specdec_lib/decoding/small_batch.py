@@ -129,8 +129,8 @@ def _product(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
 class SmallBatchLinear(TorchFunctionMode):
     """Within this context, and this thread, ``torch.nn.functional.linear`` of a few rows of states goes by :func:`product`.
 
-    In float32, on the CPU and without gradients; all else is torch's. A model is run as it is, so that its hooks, adapters and
-    quantised weights work as they do without.
+    This holds in float32, on the CPU and without gradients; torch computes everything else. The model itself is not changed, so its
+    hooks, adapters and quantised weights work as usual.
 
     Examples
     --------

@@ -21,7 +21,7 @@ __getattr__ = former_names(__name__, Forced="TeacherForced")
 
 
 class TeacherForced(NamedTuple):
-    """A trace of given tokens, and what the model would have written: those up to the first other token, that one included.
+    """A trace of given tokens, and the tokens that the model would have written, up to the first one that differs.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class Eagle2(HeadDrafter):
 
     The value of a node is the product of the layer's probabilities on the way to it. On each level the most valuable nodes are
     expanded, each into its most likely tokens; of all candidates the most valuable are drafted (section 4). All levels are
-    computed for each draft, however flat the tree is that comes of them (:attr:`DraftTree.levels`).
+    computed for each draft, even if the drafted tree has fewer (:attr:`DraftTree.levels`).
 
     Parameters
     ----------

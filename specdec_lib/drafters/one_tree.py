@@ -181,8 +181,8 @@ class OneTree(SeveralSources):
     the expected tokens of the step per unit of cost: P(v) is the probability that the target's output goes through v, c the
     cost of a pass by its width, t what the step costs besides it, and a source's cost what it takes to ask it for a draft
     (:class:`~specdec_lib.drafters.pass_costs.PassCosts`). There is no draft length and no number of nodes to choose. A draft
-    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsCost`). Where ``costs``
-    say what drafting costs, no source is asked for some steps once drafts have cost more time than they saved.
+    model is asked last, and for one more token only as long as that is expected to pay (:class:`WorthItsCost`). If ``costs``
+    include drafting, no source is asked for some steps once drafts have cost more time than they saved.
 
     Every candidate is verified by the one draw that the target makes at its parent, so the output is that of plain decoding
     token for token. A draft model drafts greedily for that reason, whatever the target does.
@@ -201,7 +201,7 @@ class OneTree(SeveralSources):
     rate : float
         Step size of the online fit; 0 keeps the weights as they are.
     observe : bool
-        Keep what was judged in ``observed``, to fit the weights on.
+        Keep the verified nodes in ``observed``, to fit the weights on them.
 
     Raises
     ------

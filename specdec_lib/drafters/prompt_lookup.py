@@ -46,7 +46,7 @@ class PromptLookup(Drafter):
 
     N-grams are tried from ``max_ngram`` down to 1, over prompt and output. The first occurrence of each n-gram is indexed as
     tokens come, so a proposal costs the same at any context length. Without an occurrence nothing is drafted; the released code
-    verifies token id 100.
+    then drafts the token id 100.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class PromptLookup(Drafter):
         Tokens drafted (K).
     variant : {"original", "transformers"}
         What happens where the continuation is shorter than ``num_tokens``. ``"original"``, the released code and Spec-Bench:
-        the next shorter n-gram is tried; so it is where the continuation starts within the n-gram itself, or right after it.
+        the next shorter n-gram is tried, also where the continuation starts within the n-gram itself, or right after it.
         ``"transformers"``: the shorter continuation is drafted (there the default ``max_ngram`` is 2).
 
     Examples

@@ -21,9 +21,9 @@ class SamDecoding(WrappedDrafter):
     Let l be the length of the longest suffix of prompt and output that occurs earlier in them, and m that of the longest suffix
     that occurs in the datastore. If max(l, m - ``bias``) is at least ``threshold``, the draft is the chain of tokens after the
     first occurrence of the longer match, the text's own if l >= m - ``bias``. Otherwise, or where nothing follows in the store,
-    the auxiliary drafter drafts; the released code pads such drafts with token 0. In the text itself a match followed by fewer
-    than ``num_tokens`` tokens gives way to the longest shorter one that is followed by so many, or else to the shortest, as in
-    the released code, which asks for two tokens more.
+    the auxiliary drafter drafts; the released code pads such drafts with token 0. If fewer than
+    ``num_tokens`` tokens follow a match in the text itself, a shorter match is taken: the longest that so many tokens follow, or
+    else the shortest. So does the released code, which asks for two tokens more.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def levels_for(nodes: int, levels: Sequence[int] = LEVELS) -> tuple[int, ...]:
 
 
 class TokenRecycling(Drafter):
-    """Draft a static tree whose children of a node are what the target last found likely after that node's token.
+    """Draft a static tree: the children of a node are the tokens that the target last found likely after the node's token.
 
     A table holds, for each token, the ``width`` tokens that the target found most likely the last time it read that token: in
     the text, or at any node of a draft, rejected ones included (Algorithm 1). The ``j``-th child of a node is the ``j``-th entry

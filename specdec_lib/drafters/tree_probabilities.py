@@ -26,7 +26,7 @@ _UNFITTED = (-0.5, -1.0, 0.0, 0.7, 1.2, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 0.5, 0.0, 
 
 @dataclass
 class NodeOutcomes:
-    """Features of each judged node's children, (children, :func:`width`), and the child that was emitted, -1 for none.
+    """Features of each verified node's children, (children, :func:`width`), and the child that was emitted, -1 for none.
 
     Examples
     --------

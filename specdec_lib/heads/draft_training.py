@@ -40,14 +40,14 @@ ROWS = 128
 class HeadTraining:
     """How drafting heads are trained.
 
-    Where the recipe has no cosine, an epoch that lowers the least held-out loss by less than 0.5 % divides the rate by four, and
-    the third such epoch is the last; of the most epochs the last two come after such a division too. Along a cosine the third
-    epoch in a row that does not lower that loss is the last.
+    If the recipe has a cosine schedule, training ends after the third epoch in a row that does not lower the least held-out loss.
+    Otherwise the rate is divided by four after each epoch that lowers this loss by less than 0.5 %, and the third such epoch is
+    the last. It is also divided before each of the last two of ``epochs``.
 
     Parameters
     ----------
     epochs : int
-        The most.
+        Epochs at most.
     batch : int
         Answers of a step.
     rate : float, optional
@@ -430,14 +430,14 @@ def accuracies(head: DraftHead, ends: Ends, texts: Sequence[Text]) -> list[list[
 
 
 class Checkpoint:
-    """Where a training keeps how far it is, to go on after an interruption.
+    """The file that keeps the state of a training, so that it continues after an interruption.
 
     Parameters
     ----------
     path : path
         A safetensors file with the weights, their average and AdamW's moments.
     seconds : float
-        After which the training ends, in the middle of an epoch; a later call goes on there.
+        After them the training ends, in the middle of an epoch; a later call continues there.
     every : float
         Seconds between two writes at most.
 

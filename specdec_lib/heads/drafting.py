@@ -327,7 +327,7 @@ class GroundedBlock(nn.Module):
 
 
 class MedusaHeads(DraftHead):
-    """Medusa-1: each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
+    """Medusa-1: predicts each depth from the same state, independently of the others (Cai et al. 2024, section 2.2.1).
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ class MedusaHeads(DraftHead):
     heads : int
         Depths.
     layers : int
-        How often each applies its block; once, as released.
+        How often each applies its block; the released heads do once.
     vocabulary : int
         0 for the target's own output layer, or the number of tokens of an output layer for each depth, as published.
     target, story
@@ -384,7 +384,7 @@ class MedusaHeads(DraftHead):
 
 
 class HydraHeads(DraftHead):
-    """Hydra: each depth from the state and the tokens between (Ankner et al. 2024, section 3).
+    """Hydra: predicts each depth from the state and the tokens between (Ankner et al. 2024, section 3).
 
     Depth k reads h_t and the embeddings of x_{t+1}, ..., x_{t+k}.
 
@@ -488,7 +488,7 @@ class HydraHeads(DraftHead):
 
 
 class EagleHead(DraftHead):
-    """EAGLE: the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
+    """EAGLE: predicts the next state from the state and the next token, by one decoder layer (Li et al. 2024, section 3.1).
 
     It reads fc([e(x_{i+1}), f_i]) at position i and gives f_{i+1}, from which the target's own output layer predicts x_{i+2}.
     Deeper predictions read its own states.

@@ -54,7 +54,7 @@ class Training:
         w_rej; w_acc is 1. With another value than 1 the prediction that minimises the loss is not P but
         P / (P + w_rej (1 - P)): rejections are overstated on purpose.
     epochs : int
-        Released are 3 over some 10 million tokens at a rate of 5e-5; the defaults here are for some ten thousand.
+        The released code makes 3 over some 10 million tokens, at a rate of 5e-5; the defaults here are for some ten thousand.
     batch : int
         Examples of a step.
     rate : float

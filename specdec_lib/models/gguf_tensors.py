@@ -46,7 +46,7 @@ class Tensor:
 
 
 class GGUF:
-    """The metadata of a file, but for its lists, and its tensors by name; ValueError if the file is damaged."""
+    """The metadata of a file, except its lists, and its tensors by name; ValueError if the file is damaged."""
 
     def __init__(self, path: Path):
         self.path = path

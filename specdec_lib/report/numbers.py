@@ -24,7 +24,7 @@ COLUMNS = ("key", "value", "low", "high", "measured", "words", "prompts")
 # The numbers of the book; those of chapters run again with another seed are in its folder ``seed1``.
 COMMITTED = paths.DATA / "results" / "cpu"
 #: Files of chapters, of what ``make bench``, ``make bench-vllm`` (its replay too) and ``make bench-llama`` measure, of
-#: ``scripts/released_rules.py``, and of how SmolLM2's companions did.
+#: ``scripts/released_rules.py``, of how SmolLM2's companions did, and of what a chapter with a model of your own takes.
 _FILES = (
     "??.csv",
     "seconds.csv",
@@ -34,6 +34,7 @@ _FILES = (
     "llama.csv",
     "released.csv",
     "marks.csv",
+    "own_model.csv",
 )
 MISSING, NO_INTERVAL = "not available", "no interval"
 #: Type of the output in which a cell says the keys of each table that it saved; ``report.build.sources`` reads it.

@@ -56,7 +56,7 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
     tokens = [*trace.prompt, *trace.tokens][: choice.position + 13]
     lines, cells = layout([tokenizer.decode([token]) for token in tokens])
     figure, ax = plots.new(8.2, 0.9 + 0.22 * len(lines))
-    ax.set(xlim=(-1, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
+    ax.set(xlim=(-9, WIDTH + 1), ylim=(len(lines) + 0.2, -1))
     ax.axis("off")
     grey = {cell for piece in cells[choice.position + 1 :] for cell in piece}
     look = {"family": "monospace", "fontsize": 9, "ha": "center", "va": "center"}
@@ -71,7 +71,7 @@ def picture(choice: Choice, tokenizer: PreTrainedTokenizerBase, names: tuple[str
         _boxes(ax, cells[source + accepted : source + len(draft)], shade, linewidth=0.9, linestyle=":")
         _boxes(ax, cells[source - 1 : source], shade)
         (row, _), *_ = cells[source - 1] or cells[source]
-        ax.text(WIDTH, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
+        ax.text(-1, row, name, fontsize=9, ha="right", va="center", fontweight="bold")
         handles.append(Patch(color=shade, label=f"{name}: {accepted} of {len(draft)} drafted tokens accepted"))
     _boxes(ax, cells[choice.position : choice.position + 1], "black")
     handles.append(Patch(facecolor="none", edgecolor="black", label="last token written"))
