@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -21,6 +22,11 @@ from specdec_lib.decoding.tiles import GROUP, OUTPUTS, bytes_of_group
 
 #: Multiplications below which another thread takes longer to start than it helps.
 SHARE = 2**22
+#: Seconds that a thread loses to another program at least, by the order of size: a turn of Linux's scheduler.
+TURN = 0.002
+#: For how many times as long as a call took that lost more than half of its time to other programs one thread works alone: so the
+#: trials whether the cores are free again take a seventeenth of the time.
+ALONE = 16
 
 
 def size_of(kind: int, outputs: int, inputs: int) -> int:
@@ -84,24 +90,34 @@ def pack_floats(out: np.ndarray, kind: int, weights: np.ndarray) -> None:
 
 
 class _Team:
-    """Threads of a process that run one compiled call together, one call at a time."""
+    """Threads of a process that run one compiled call together, one call at a time.
+
+    Threads wait for each other some hundred times a pass. Where other programs hold the cores, each of these waits lasts until
+    the scheduler runs the thread that is missing, so calls are then left to one thread for a while.
+    """
 
     def __init__(self) -> None:
         self.pool, self.free = ThreadPoolExecutor(os.cpu_count()), threading.Lock()
+        #: Until when, by :func:`time.perf_counter`, calls are one thread's.
+        self.alone_until = 0.0
 
     def __call__(self, call: Callable, count: int) -> None:
-        """``call(me, team, counter)`` on each of so many threads; on this one alone where others have the team."""
+        """``call(me, team, counter)`` on each of so many threads; on this one alone where others have the team or the cores."""
         counter = np.zeros(1, np.int64)
-        if count > 1 and self.free.acquire(blocking=False):
-            try:
-                others = [self.pool.submit(call, me, count, counter) for me in range(1, count)]
-                call(0, count, counter)
-                for other in others:
-                    other.result()
-            finally:
-                self.free.release()
-        else:
+        began, ran = time.perf_counter(), time.thread_time()
+        if count == 1 or began < self.alone_until or not self.free.acquire(blocking=False):
             call(0, 1, counter)
+            return
+        try:
+            others = [self.pool.submit(call, me, count, counter) for me in range(1, count)]
+            call(0, count, counter)
+            for other in others:
+                other.result()
+            ran, ended = time.thread_time() - ran, time.perf_counter()
+            if ended - began - ran > max(TURN, ran):
+                self.alone_until = ended + ALONE * (ended - began)
+        finally:
+            self.free.release()
 
 
 @cache

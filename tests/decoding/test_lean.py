@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,7 @@ def test_logits_states_and_attention_are_those_of_transformers(shape, monkeypatc
 @pytest.mark.parametrize("shape", ["grouped", "odd sizes", "qwen2", "qwen3"])
 def test_rows_are_the_same_in_passes_of_any_width_bit_for_bit(shape, bits, threads, monkeypatch):
     monkeypatch.setattr(packed, "SHARE", 1)
+    monkeypatch.setattr(packed, "ALONE", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model, ids = model_of(shape), prompt(1, 70)
     runtime = Lean(model, bits)
@@ -284,3 +286,27 @@ def test_what_it_does_not_run_is_refused(make, says):
 def test_a_runtime_of_another_model_is_refused():
     with pytest.raises(ValueError, match="the runtime was made for another model"):
         generate(build("llama"), prompt(0, 5), runtime=Lean(build("llama")))
+
+
+@pytest.mark.parametrize(
+    "took, ran, alone", [(0.4, 0.1, True), (0.4, 0.3, False), (0.0015, 0.0001, False)], ids=["busy", "idle", "short"]
+)
+def test_one_thread_works_alone_after_a_call_that_waited_for_cores(took, ran, alone, monkeypatch):
+    clocks = {"wall": 0.0, "own": 0.0}
+    clock = SimpleNamespace(perf_counter=lambda: clocks["wall"], thread_time=lambda: clocks["own"])
+    monkeypatch.setattr(packed, "time", clock)
+    team, teams = packed._Team(), []
+
+    def call(me, count, counter):
+        if me == 0:
+            teams.append(count)
+            clocks["wall"] += took
+            clocks["own"] += ran
+
+    team(call, 2)
+    before = clocks["wall"]
+    while clocks["wall"] - before < packed.ALONE * took - 1e-9:
+        team(call, 2)
+    assert teams == [2] + [1 if alone else 2] * packed.ALONE
+    team(call, 2)
+    assert teams[-1] == 2
