@@ -1,6 +1,9 @@
 """The lean forward: transformers' logits, drafts verified bit for bit as tokens one by one, and what it refuses."""
 
 import copy
+import os
+import subprocess
+import sys
 from functools import cache
 from types import SimpleNamespace
 
@@ -310,3 +313,23 @@ def test_one_thread_works_alone_after_a_call_that_waited_for_cores(took, ran, al
     assert teams == [2] + [1 if alone else 2] * packed.ALONE
     team(call, 2)
     assert teams[-1] == 2
+
+
+LOGITS = """
+import torch
+from specdec_lib.decoding.lean_runtime import Lean
+from specdec_lib.decoding.target import Target
+from tests.decoding.test_lean import model_of, prompt
+
+model, ids = model_of("grouped"), prompt(1, 70)
+with torch.inference_mode(), Target(model, 128, runtime=Lean(model)) as target:
+    print(target.extend(ids).numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_computes_what_later_ones_read_from_the_disk(tmp_path):
+    command, environment = [sys.executable, "-c", LOGITS], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, later = (subprocess.run(command, env=environment, capture_output=True, check=True) for _ in range(2))
+    assert any(tmp_path.rglob("lean.run*.nbc"))
+    assert first.stdout == later.stdout
