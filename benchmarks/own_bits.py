@@ -69,7 +69,7 @@ above = peak() - before
 ids = tokenizer.apply_chat_template([{"role": "user", "content": "What is a prime number?"}], add_generation_prompt=True)
 ids = ids["input_ids"] if hasattr(ids, "keys") else ids
 generate(model, ids, max_new_tokens=1)
-print(above)
+print(above, flush=True)
 """
 
 
@@ -178,12 +178,13 @@ def quality(model: Any, tokenizer: Any) -> dict[str, Any]:
 
 def fresh(place: str, threads: int) -> tuple[float, float]:
     """Seconds from the start of a new process to its first token, and its peak of memory above the imports."""
-    began = time.perf_counter()
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(
-        [sys.executable, "-c", FRESH, place], check=True, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    return time.perf_counter() - began, float(done.stdout.split()[-1])
+    command, began = [sys.executable, "-c", FRESH, place], time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        peak, spent = process.stdout.readline(), time.perf_counter() - began
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return spent, float(peak)
 
 
 def busy(model: Any, rounds: int) -> Interval:

@@ -18,8 +18,10 @@ from specdec_lib.decoding.tiles import (
     GROUP,
     OUTPUTS,
     ROWS,
+    TILES,
     arrive,
     arrived,
+    borrowed,
     bytes_of_group,
     float_of,
     give_way,
@@ -48,13 +50,14 @@ SIZES = ("layers", "width", "heads", "key_heads", "head_size", "inner", "vocabul
 TURNS = 2000
 
 _inner = partial(njit, error_model="numpy")
+_small = partial(njit, error_model="numpy", forceinline=True)
 _sums = {"reassoc", "contract", "nsz"}
 _ABOVE = np.float32(88.0)
 
 
-def _by_rows(kind: int):
+def _by_rows(kind: int, tiles: int):
     bits, group, minimum = KINDS[kind]
-    one, two, three, four = (tile(bits, group, bool(minimum), rows) for rows in range(1, ROWS + 1))
+    one, two, three, four = (tile(bits, group, bool(minimum), rows, tiles) for rows in range(1, ROWS + 1))
 
     @_inner
     def multiply(rows, weights, states, scales, sums, out, inputs, step, add):
@@ -70,11 +73,12 @@ def _by_rows(kind: int):
     return multiply
 
 
-_four_bits, _eight_bits, _eight_bits_of_16 = map(_by_rows, KINDS)
+_four_bits, _eight_bits, _eight_bits_of_16 = (_by_rows(kind, 1) for kind in KINDS)
+_four_bits_wide, _eight_bits_wide, _eight_bits_of_16_wide = (_by_rows(kind, TILES) for kind in KINDS)
 _weigh_one, _weigh_eight = weigh(1), weigh(8)
 
 
-@_inner
+@_small
 def _share(count, me, team):
     """The part of ``count`` pieces of work that one of a team of threads does."""
     return count * me // team, count * (me + 1) // team
@@ -95,7 +99,15 @@ def _meet(counter, team, met):
     return met + 1
 
 
-@_inner
+@partial(compiled, error_model="numpy")
+def gather(me, team, counter):
+    """Meet a few times: what takes microseconds unless another program has the core of a thread."""
+    met = 0
+    for _ in range(8):
+        met = _meet(counter, team, met)
+
+
+@_small
 def _exp(x):
     """e to the x in float32, within two units in the last place."""
     x = min(max(x, -_ABOVE), _ABOVE)
@@ -110,7 +122,7 @@ def _exp(x):
     return (y * x * x + x + np.float32(1)) * power_of_two(np.int32(whole))
 
 
-@_inner(fastmath=_sums)
+@_small(fastmath=_sums)
 def _sum_of_squares(x):
     total = np.float32(0)
     for i in range(len(x)):
@@ -118,7 +130,7 @@ def _sum_of_squares(x):
     return total
 
 
-@_inner(fastmath=_sums)
+@_small(fastmath=_sums)
 def _dot(one, other):
     total = np.float32(0)
     for i in range(len(one)):
@@ -126,7 +138,7 @@ def _dot(one, other):
     return total
 
 
-@_inner(fastmath=_sums)
+@_small(fastmath=_sums)
 def _exponentials(scores, factor):
     """Replace scores by e to their distance from the largest one, times ``factor``; their sum."""
     top = scores[0]
@@ -139,7 +151,7 @@ def _exponentials(scores, factor):
     return total
 
 
-@_inner
+@_small
 def _round(states, whole, scales, sums, group):
     """The whole numbers of 16 bits, scale and sum of one group of states; what is not finite makes the scale NaN."""
     # Loops over parts that begin at 0 are made into vector instructions.
@@ -160,7 +172,7 @@ def _round(states, whole, scales, sums, group):
     sums[group] = scale * np.float32(total)
 
 
-@_inner
+@_small
 def _row(flat, row, size):
     return flat[row * size : (row + 1) * size]
 
@@ -185,13 +197,30 @@ def _product(weights, matrix, rows, first_row, states, whole, scales, sums, out,
                     out[row, column + place] = value
         return
     size = groups * _BYTES[kind]
-    for place in range(first, last):
-        here = weights.ctypes.data + matrix[AT] + place * size
+    tiles_at, numbers_at = weights.ctypes.data + matrix[AT], whole.ctypes.data
+    scales_at, sums_at, out_at = scales.ctypes.data, sums.ctypes.data, out.ctypes.data + 4 * column
+    last_wide = first + (last - first) // TILES * TILES
+    for place in range(first, last_wide, TILES):
+        here = tiles_at + place * size
         for row in range(0, rows, ROWS):
             from_row = first_row + row
-            numbers = whole.ctypes.data + 2 * from_row * inputs
-            scale, total = scales.ctypes.data + 4 * from_row * groups, sums.ctypes.data + 4 * from_row * groups
-            to = out.ctypes.data + 4 * (row * step + column + place * OUTPUTS)
+            numbers = numbers_at + 2 * from_row * inputs
+            scale, total = scales_at + 4 * from_row * groups, sums_at + 4 * from_row * groups
+            to = out_at + 4 * (row * step + place * OUTPUTS)
+            count = min(ROWS, rows - row)
+            if kind == FOUR_BITS:
+                _four_bits_wide(count, here, numbers, scale, total, to, inputs, step, add)
+            elif kind == EIGHT_BITS:
+                _eight_bits_wide(count, here, numbers, scale, total, to, inputs, step, add)
+            else:
+                _eight_bits_of_16_wide(count, here, numbers, scale, total, to, inputs, step, add)
+    for place in range(last_wide, last):
+        here = tiles_at + place * size
+        for row in range(0, rows, ROWS):
+            from_row = first_row + row
+            numbers = numbers_at + 2 * from_row * inputs
+            scale, total = scales_at + 4 * from_row * groups, sums_at + 4 * from_row * groups
+            to = out_at + 4 * (row * step + place * OUTPUTS)
             count = min(ROWS, rows - row)
             if kind == FOUR_BITS:
                 _four_bits(count, here, numbers, scale, total, to, inputs, step, add)
@@ -248,7 +277,7 @@ def multiply(me, team, counter, weights, matrix, states, whole, scales, sums, ou
     _product(weights, matrix, rows, 0, states.reshape(-1), whole, scales, sums, out, 0, 0, me, team)
 
 
-@_inner
+@_small
 def _turn(head, cos, sin):
     """Rotary positions: each number with the one half a head further on."""
     middle = len(head) // 2
@@ -260,20 +289,20 @@ def _turn(head, cos, sin):
         high[i] = other * cos_high[i] + one * sin_high[i]
 
 
-@_inner
+@_small
 def _norm(x, weight, factor, out):
     for i in range(len(out)):
         out[i] = weight[i] * (x[i] * factor)
 
 
-@_inner
+@_small
 def _gate(gate, inner, out):
     """SiLU of the gate, times the inner states."""
     for i in range(len(out)):
         out[i] = gate[i] / (np.float32(1) + _exp(-gate[i])) * inner[i]
 
 
-@_inner
+@_small
 def _norm_head(head, weight, eps):
     factor = np.float32(1) / np.sqrt(_sum_of_squares(head) / np.float32(len(head)) + eps)
     for i in range(len(head)):
@@ -312,6 +341,9 @@ def run(
     the products. The output layer is one step more.
     """
     layers, width, heads, key_heads, size, inner, vocabulary = sizes
+    keys_values, x, z, pair = borrowed(keys_values), borrowed(x), borrowed(z), borrowed(pair)
+    states, whole, scales, sums = borrowed(states), borrowed(whole), borrowed(scales), borrowed(sums)
+    query, scores, places, out = borrowed(query), borrowed(scores), borrowed(places), borrowed(out)
     rows, met = len(ids), 0
     grouped, own, shared = heads // key_heads, heads * size, key_heads * size
     first_row = rows - 1 if last_only else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -21,6 +22,10 @@ from specdec_lib.decoding.tiles import GROUP, OUTPUTS, bytes_of_group
 
 #: Multiplications below which another thread takes longer to start than it helps.
 SHARE = 2**22
+#: Seconds that a thread loses to another program at least, by the order of size: a turn of Linux's scheduler.
+TURN = 0.002
+#: Seconds for which one thread works alone after a call that lost more than half of its time to other programs.
+ALONE = 0.5
 
 
 def size_of(kind: int, outputs: int, inputs: int) -> int:
@@ -84,24 +89,47 @@ def pack_floats(out: np.ndarray, kind: int, weights: np.ndarray) -> None:
 
 
 class _Team:
-    """Threads of a process that run one compiled call together, one call at a time."""
+    """Threads of a process that run one compiled call together, one call at a time.
+
+    Threads wait for each other some hundred times a pass. Where other programs hold the cores, each of these waits lasts until
+    the scheduler runs the thread that is missing, so calls are then left to one thread until the cores are free again.
+    """
 
     def __init__(self) -> None:
         self.pool, self.free = ThreadPoolExecutor(os.cpu_count()), threading.Lock()
+        #: Until when, by :func:`time.perf_counter`, calls are one thread's; None while the cores are free.
+        self.alone_until: float | None = None
 
     def __call__(self, call: Callable, count: int) -> None:
-        """``call(me, team, counter)`` on each of so many threads; on this one alone where others have the team."""
+        """``call(me, team, counter)`` on each of so many threads; on this one alone where others have the team or the cores."""
+        if count == 1 or not self.free.acquire(blocking=False):
+            call(0, 1, np.zeros(1, np.int64))
+            return
+        try:
+            if self.alone_until is not None and time.perf_counter() >= self.alone_until:
+                lost, _ = self._together(lean.gather, count)
+                self._note(lost > TURN)
+            if self.alone_until is not None:
+                call(0, 1, np.zeros(1, np.int64))
+                return
+            lost, ran = self._together(call, count)
+            self._note(lost > max(TURN, ran))
+        finally:
+            self.free.release()
+
+    def _together(self, call: Callable, count: int) -> tuple[float, float]:
+        """Seconds of a call in which this thread did not run, and in which it ran."""
         counter = np.zeros(1, np.int64)
-        if count > 1 and self.free.acquire(blocking=False):
-            try:
-                others = [self.pool.submit(call, me, count, counter) for me in range(1, count)]
-                call(0, count, counter)
-                for other in others:
-                    other.result()
-            finally:
-                self.free.release()
-        else:
-            call(0, 1, counter)
+        began, ran = time.perf_counter(), time.thread_time()
+        others = [self.pool.submit(call, me, count, counter) for me in range(1, count)]
+        call(0, count, counter)
+        for other in others:
+            other.result()
+        ran = time.thread_time() - ran
+        return time.perf_counter() - began - ran, ran
+
+    def _note(self, busy: bool) -> None:
+        self.alone_until = time.perf_counter() + ALONE if busy else None
 
 
 @cache

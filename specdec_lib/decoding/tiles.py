@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -21,11 +22,13 @@ from numba.extending import intrinsic
 OUTPUTS, GROUP = 8, 32
 #: Rows of states that a tile meets at once.
 ROWS = 4
+#: Tiles side by side in a vector register: processors with AVX-512 have registers of 16 numbers.
+TILES = 2 if get_host_cpu_features().get("avx512bw") else 1
 
 _BYTE, _HALF, _WORD, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FLOAT = ir.FloatType()
 _FLOATS, _WORDS = (ir.VectorType(kind, OUTPUTS) for kind in (_FLOAT, _WORD))
-_PAIRS, _WIDE = (ir.VectorType(kind, 2 * OUTPUTS) for kind in (_HALF, _WORD))
+_PAIRS = ir.VectorType(_HALF, 2 * OUTPUTS)
 
 
 def _at(builder, address, kind, offset=0):
@@ -41,11 +44,20 @@ def _put(builder, value, address, offset=0):
     builder.store(value, place).align = 1
 
 
-def _all(builder, value):
+def _all(builder, value, lanes=OUTPUTS):
     """A vector with the value in each lane."""
-    empty = ir.Constant(ir.VectorType(value.type, OUTPUTS), ir.Undefined)
+    empty = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
     first = builder.insert_element(empty, value, _WORD(0))
-    return builder.shuffle_vector(first, empty, ir.Constant(_WORDS, [0] * OUTPUTS))
+    return builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_WORD, lanes), [0] * lanes))
+
+
+def _of_tiles(builder, address, kind, offset, behind):
+    """What lies at the same place of one tile, or of two side by side, the second ``behind`` bytes behind the first."""
+    first = _at(builder, address, kind, offset)
+    if behind is None:
+        return first
+    second = _at(builder, builder.add(address, behind), kind, offset)
+    return _lanes(builder, first, second, range(2 * kind.count))
 
 
 def _lanes(builder, one, other, order):
@@ -54,8 +66,8 @@ def _lanes(builder, one, other, order):
 
 def _fma(builder, a, b, c):
     """a * b + c, rounded once."""
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{OUTPUTS}f32"), [a, b, c])
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{a.type.count}f32"), [a, b, c])
 
 
 def _unknown(builder, count):
@@ -65,9 +77,10 @@ def _unknown(builder, count):
 
 
 def _dot_pairs(builder, a, b):
-    """Of 16 whole numbers each, the sums of products of neighbours: one instruction on most processors."""
-    products = builder.mul(builder.sext(a, _WIDE), builder.sext(b, _WIDE))
-    even, odd = (_lanes(builder, products, products, range(start, 2 * OUTPUTS, 2)) for start in (0, 1))
+    """The sums of products of neighbouring whole numbers: one instruction on most processors."""
+    wide = ir.VectorType(_WORD, a.type.count)
+    products = builder.mul(builder.sext(a, wide), builder.sext(b, wide))
+    even, odd = (_lanes(builder, products, products, range(start, a.type.count, 2)) for start in (0, 1))
     return builder.add(even, odd)
 
 
@@ -91,18 +104,21 @@ def bytes_of_group(bits: int, group: int, minimum: bool) -> int:
     return GROUP * bits + 2 * OUTPUTS * (GROUP // group + minimum)
 
 
-def tile(bits: int, group: int, minimum: bool, rows: int) -> Callable:
-    """``f(weights, states, scales, sums, out, inputs, step, add)`` of addresses and sizes: a tile times ``rows`` rows.
+def tile(bits: int, group: int, minimum: bool, rows: int, tiles: int) -> Callable:
+    """``f(weights, states, scales, sums, out, inputs, step, add)`` of addresses and sizes: a tile, or two, times ``rows`` rows.
 
     Weights of ``bits`` bits (4: 0 to 15; 8: -128 to 127) have a scale for ``group`` inputs and, with ``minimum``, a number that is
     added to each. ``scales`` and ``sums``, of the states' groups, have ``inputs // GROUP`` numbers a row, ``out`` has ``step``.
     ``add`` is 1 to add to what is in ``out``, else 0.
     """
     size = bytes_of_group(bits, group, minimum)
+    lanes = tiles * OUTPUTS
+    floats, words, pairs = (ir.VectorType(*kind) for kind in ((_FLOAT, lanes), (_WORD, lanes), (_HALF, 2 * lanes)))
 
     def body(builder, weights, states, scales, sums, out, inputs, step, add):
         groups = builder.udiv(inputs, _LONG(GROUP))
-        totals = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, [0.0] * OUTPUTS)) for _ in range(rows)]
+        next_tile = builder.mul(groups, _LONG(size)) if tiles == 2 else None
+        totals = [cgutils.alloca_once_value(builder, ir.Constant(floats, [0.0] * lanes)) for _ in range(rows)]
         with cgutils.for_range(builder, groups) as loop:
             here = builder.add(weights, builder.mul(loop.index, _LONG(size)))
             numbers = builder.mul(loop.index, _LONG(2 * GROUP))
@@ -112,49 +128,49 @@ def tile(bits: int, group: int, minimum: bool, rows: int) -> Callable:
             behind = [
                 builder.mul(builder.add(builder.mul(groups, _LONG(row)), loop.index), _LONG(4)) for row in range(rows)
             ]
-            scale_of = [_all(builder, _at(builder, builder.add(scales, place), _FLOAT)) for place in behind]
+            scale_of = [_all(builder, _at(builder, builder.add(scales, place), _FLOAT), lanes) for place in behind]
             for part in range(GROUP // group):
-                dots = [cgutils.alloca_once(builder, _WORDS) for _ in range(rows)]
+                dots = [cgutils.alloca_once(builder, words) for _ in range(rows)]
                 for dot in dots:
-                    builder.store(ir.Constant(_WORDS, [0] * OUTPUTS), dot)
+                    builder.store(ir.Constant(words, [0] * lanes), dot)
                 with cgutils.for_range(builder, _unknown(builder, group // 8)) as inner:
                     eight = builder.add(inner.index, _LONG(part * group // 8))  # inputs
                     own = builder.add(here, builder.mul(eight, _LONG(8 * bits)))
                     theirs = [builder.add(start, builder.mul(eight, _LONG(16))) for start in starts]
-                    packed = _at(builder, own, _PAIRS) if bits == 4 else None
+                    packed = _of_tiles(builder, own, _PAIRS, 0, next_tile) if bits == 4 else None
                     for pair in range(4):
                         if bits == 4:
-                            shift = ir.Constant(_PAIRS, [4 * pair] * 2 * OUTPUTS)
+                            shift = ir.Constant(pairs, [4 * pair] * 2 * lanes)
                             several = packed if pair == 0 else builder.lshr(packed, shift)
-                            mask = ir.Constant(_PAIRS, [15] * 2 * OUTPUTS)
+                            mask = ir.Constant(pairs, [15] * 2 * lanes)
                             numbers = several if pair == 3 else builder.and_(several, mask)
                         else:
-                            numbers = builder.sext(_at(builder, own, ir.VectorType(_BYTE, 16), 16 * pair), _PAIRS)
+                            numbers = _of_tiles(builder, own, ir.VectorType(_BYTE, 16), 16 * pair, next_tile)
+                            numbers = builder.sext(numbers, pairs)
                         for dot, address in zip(dots, theirs, strict=True):
-                            two = _all(builder, _at(builder, address, _WORD, 4 * pair))
-                            product = _dot_pairs(builder, numbers, builder.bitcast(two, _PAIRS))
-                            builder.store(builder.add(builder.load(dot), product), dot)
+                            two = builder.bitcast(_all(builder, _at(builder, address, _WORD, 4 * pair), lanes), pairs)
+                            builder.store(builder.add(builder.load(dot), _dot_pairs(builder, numbers, two)), dot)
                 halves = ir.VectorType(ir.HalfType(), OUTPUTS)
-                scale = builder.fpext(_at(builder, here, halves, GROUP * bits + 16 * part), _FLOATS)
+                scale = builder.fpext(_of_tiles(builder, here, halves, GROUP * bits + 16 * part, next_tile), floats)
                 for row in range(rows):
-                    scaled = builder.fmul(builder.sitofp(builder.load(dots[row]), _FLOATS), scale_of[row])
+                    scaled = builder.fmul(builder.sitofp(builder.load(dots[row]), floats), scale_of[row])
                     builder.store(_fma(builder, scaled, scale, builder.load(totals[row])), totals[row])
             if minimum:
-                least = builder.fpext(_at(builder, here, halves, size - 16), _FLOATS)
+                least = builder.fpext(_of_tiles(builder, here, halves, size - 16, next_tile), floats)
                 for row in range(rows):
-                    sum_of = _all(builder, _at(builder, builder.add(sums, behind[row]), _FLOAT))
+                    sum_of = _all(builder, _at(builder, builder.add(sums, behind[row]), _FLOAT), lanes)
                     builder.store(_fma(builder, sum_of, least, builder.load(totals[row])), totals[row])
         for row in range(rows):
             place = builder.add(out, builder.mul(step, _LONG(4 * row)))
             total = builder.load(totals[row])
             with builder.if_else(builder.icmp_signed("!=", add, _LONG(0))) as (adding, setting):
                 with adding:
-                    _put(builder, builder.fadd(_at(builder, place, _FLOATS), total), place)
+                    _put(builder, builder.fadd(_at(builder, place, floats), total), place)
                 with setting:
                     _put(builder, total, place)
 
     def emit(context, builder, signature, args):
-        _call(builder, f"specdec_tile_{bits}_{group}_{minimum:d}_{rows}", args, body)
+        _call(builder, f"specdec_tile_{bits}_{group}_{minimum:d}_{rows}_{tiles}", args, body)
         return context.get_dummy_value()
 
     @intrinsic
@@ -235,6 +251,18 @@ def weigh(vectors: int) -> Callable:
         return types.void(*[types.int64] * 6), emit
 
     return add_up
+
+
+@intrinsic
+def borrowed(typing, array):
+    """The same array without a count of its references, which each part that is taken of it would raise and lower."""
+
+    def emit(context, builder, signature, args):
+        found = context.make_array(signature.args[0])(context, builder, args[0])
+        found.meminfo = ir.Constant(found.meminfo.type, None)
+        return found._getvalue()
+
+    return array(array), emit
 
 
 @intrinsic

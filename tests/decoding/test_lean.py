@@ -1,14 +1,20 @@
 """The lean forward: transformers' logits, drafts verified bit for bit as tokens one by one, and what it refuses."""
 
 import copy
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from specdec_lib import Capture, DraftTree, Sampling, UnsupportedModel, generate
-from specdec_lib.decoding import packed
+from specdec_lib.decoding import lean, packed
 from specdec_lib.decoding.lean_runtime import CHUNK, Lean
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import DraftModel
@@ -77,6 +83,7 @@ def test_logits_states_and_attention_are_those_of_transformers(shape, monkeypatc
 @pytest.mark.parametrize("shape", ["grouped", "odd sizes", "qwen2", "qwen3"])
 def test_rows_are_the_same_in_passes_of_any_width_bit_for_bit(shape, bits, threads, monkeypatch):
     monkeypatch.setattr(packed, "SHARE", 1)
+    monkeypatch.setattr(packed, "TURN", 1e9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model, ids = model_of(shape), prompt(1, 70)
     runtime = Lean(model, bits)
@@ -284,3 +291,54 @@ def test_what_it_does_not_run_is_refused(make, says):
 def test_a_runtime_of_another_model_is_refused():
     with pytest.raises(ValueError, match="the runtime was made for another model"):
         generate(build("llama"), prompt(0, 5), runtime=Lean(build("llama")))
+
+
+@pytest.mark.parametrize("took, ran, busy", [(0.4, 0.1, True), (0.4, 0.3, False), (0.0015, 0.0001, False)])
+def test_one_thread_works_alone_until_a_trial_finds_the_cores_free(took, ran, busy, monkeypatch):
+    clocks, trials, teams = {"wall": 0.0, "own": 0.0}, iter([0.03, 0.0001]), []
+    clock = SimpleNamespace(perf_counter=lambda: clocks["wall"], thread_time=lambda: clocks["own"])
+    monkeypatch.setattr(packed, "time", clock)
+
+    def gather(me, count, counter):
+        clocks["wall"] += next(trials) if me == 0 else 0
+
+    def call(me, count, counter):
+        if me == 0:
+            teams.append(count)
+            clocks["wall"] += took
+            clocks["own"] += ran
+
+    monkeypatch.setattr(packed.lean, "gather", gather)
+    team = packed._Team()
+    for _ in range(6):
+        team(call, 2)
+    # Alone for half a second, that is two calls, then a trial that fails, two calls more and a trial that does not.
+    assert teams == ([2, 1, 1, 1, 1, 2] if busy else [2] * 6)
+
+
+@pytest.mark.parametrize("team", [1, 2, 3])
+def test_a_trial_ends_when_all_threads_have_met_often_enough(team):
+    counter = np.zeros(1, np.int64)
+    with ThreadPoolExecutor(team) as pool:
+        list(pool.map(lambda me: lean.gather(me, team, counter), range(team)))
+    assert counter[0] == (8 * team if team > 1 else 0)
+
+
+LOGITS = """
+import torch
+from specdec_lib.decoding.lean_runtime import Lean
+from specdec_lib.decoding.target import Target
+from tests.decoding.test_lean import model_of, prompt
+
+model, ids = model_of("grouped"), prompt(1, 70)
+with torch.inference_mode(), Target(model, 128, runtime=Lean(model)) as target:
+    print(target.extend(ids).numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_computes_what_later_ones_read_from_the_disk(tmp_path):
+    command, environment = [sys.executable, "-c", LOGITS], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, later = (subprocess.run(command, env=environment, capture_output=True, check=True) for _ in range(2))
+    assert any(tmp_path.rglob("lean.run*.nbc"))
+    assert first.stdout == later.stdout

@@ -15,6 +15,7 @@ from specdec_lib.decoding.lean import FLOAT32, KINDS
 from specdec_lib.decoding.packed import Matrix, PackedLinear, pack, pack_floats, size_of
 from specdec_lib.decoding.runtime import OF_MODEL
 from specdec_lib.decoding.target import Target, check_model
+from specdec_lib.decoding.tiles import OUTPUTS
 from specdec_lib.heads.drafting import MedusaHeads
 from specdec_lib.models import packed_models
 from specdec_lib.models.fingerprint import fingerprint
@@ -55,6 +56,8 @@ def test_weights_are_those_that_gguf_reads(kind, rows):
     torch.testing.assert_close(matrix.product(states).double(), exact, rtol=1e-4, atol=1e-4 * float(exact.std()))
     for row in range(9):
         assert torch.equal(matrix.product(states[row : row + 1])[0], matrix.product(states)[row])
+    first_tile = Matrix(matrix.arena, 64, OUTPUTS, 512, how)
+    assert torch.equal(first_tile.product(states), matrix.product(states)[:, :OUTPUTS])  # the rest beside it or not
 
 
 @pytest.mark.parametrize("how", [FLOAT32, *KINDS][:3:2])
