@@ -73,8 +73,20 @@ def _by_rows(kind: int, tiles: int):
     return multiply
 
 
-_four_bits, _eight_bits, _eight_bits_of_16 = (_by_rows(kind, 1) for kind in KINDS)
-_four_bits_wide, _eight_bits_wide, _eight_bits_of_16_wide = (_by_rows(kind, TILES) for kind in KINDS)
+def _by_tiles(kind: int):
+    single, several = _by_rows(kind, 1), _by_rows(kind, TILES)
+
+    @_inner
+    def multiply(tiles, rows, weights, states, scales, sums, out, inputs, step, add):
+        if tiles == TILES:
+            several(rows, weights, states, scales, sums, out, inputs, step, add)
+        else:
+            single(rows, weights, states, scales, sums, out, inputs, step, add)
+
+    return multiply
+
+
+_four_bits, _eight_bits, _eight_bits_of_16 = map(_by_tiles, KINDS)
 _weigh_one, _weigh_eight = weigh(1), weigh(8)
 
 
@@ -182,8 +194,7 @@ def _product(weights, matrix, rows, first_row, states, whole, scales, sums, out,
     """Rows of states times a matrix, into ``out`` from a column on, or added to it."""
     outputs, inputs, kind = matrix[OUT], matrix[IN], matrix[KIND]
     groups = (inputs + GROUP - 1) // GROUP
-    tiles = (outputs + OUTPUTS - 1) // OUTPUTS
-    first, last = _share(tiles, me, team)
+    first, last = _share((outputs + OUTPUTS - 1) // OUTPUTS, me, team)
     step = out.shape[1]
     if kind == FLOAT32:
         table = weights[matrix[AT] : matrix[AT] + 4 * inputs * outputs].view(np.float32)
@@ -199,8 +210,9 @@ def _product(weights, matrix, rows, first_row, states, whole, scales, sums, out,
     size = groups * _BYTES[kind]
     tiles_at, numbers_at = weights.ctypes.data + matrix[AT], whole.ctypes.data
     scales_at, sums_at, out_at = scales.ctypes.data, sums.ctypes.data, out.ctypes.data + 4 * column
-    last_wide = first + (last - first) // TILES * TILES
-    for place in range(first, last_wide, TILES):
+    place = first
+    while place < last:
+        tiles = TILES if last - place >= TILES else 1
         here = tiles_at + place * size
         for row in range(0, rows, ROWS):
             from_row = first_row + row
@@ -209,25 +221,12 @@ def _product(weights, matrix, rows, first_row, states, whole, scales, sums, out,
             to = out_at + 4 * (row * step + place * OUTPUTS)
             count = min(ROWS, rows - row)
             if kind == FOUR_BITS:
-                _four_bits_wide(count, here, numbers, scale, total, to, inputs, step, add)
+                _four_bits(tiles, count, here, numbers, scale, total, to, inputs, step, add)
             elif kind == EIGHT_BITS:
-                _eight_bits_wide(count, here, numbers, scale, total, to, inputs, step, add)
+                _eight_bits(tiles, count, here, numbers, scale, total, to, inputs, step, add)
             else:
-                _eight_bits_of_16_wide(count, here, numbers, scale, total, to, inputs, step, add)
-    for place in range(last_wide, last):
-        here = tiles_at + place * size
-        for row in range(0, rows, ROWS):
-            from_row = first_row + row
-            numbers = numbers_at + 2 * from_row * inputs
-            scale, total = scales_at + 4 * from_row * groups, sums_at + 4 * from_row * groups
-            to = out_at + 4 * (row * step + place * OUTPUTS)
-            count = min(ROWS, rows - row)
-            if kind == FOUR_BITS:
-                _four_bits(count, here, numbers, scale, total, to, inputs, step, add)
-            elif kind == EIGHT_BITS:
-                _eight_bits(count, here, numbers, scale, total, to, inputs, step, add)
-            else:
-                _eight_bits_of_16(count, here, numbers, scale, total, to, inputs, step, add)
+                _eight_bits_of_16(tiles, count, here, numbers, scale, total, to, inputs, step, add)
+        place += tiles
 
 
 @_inner

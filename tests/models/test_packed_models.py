@@ -57,7 +57,8 @@ def test_weights_are_those_that_gguf_reads(kind, rows):
     for row in range(9):
         assert torch.equal(matrix.product(states[row : row + 1])[0], matrix.product(states)[row])
     first_tile = Matrix(matrix.arena, 64, OUTPUTS, 512, how)
-    assert torch.equal(first_tile.product(states), matrix.product(states)[:, :OUTPUTS])  # the rest beside it or not
+    # A tile that is multiplied alone gives what it gives in a pair.
+    assert torch.equal(first_tile.product(states), matrix.product(states)[:, :OUTPUTS])
 
 
 @pytest.mark.parametrize("how", [FLOAT32, *KINDS][:3:2])

@@ -77,7 +77,9 @@ def _lines(part: pd.DataFrame) -> int:
 def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
     words = {"transform": ax.get_yaxis_transform(), "va": "center", "color": _INK, "fontsize": 8.5}
     y, paper, label = -1, None, None
-    beside: list[float] = []  # the lines of the axis stand beside the numbers alone, so that none crosses a name
+    rows: list[
+        float
+    ] = []  # where the lines of the axis are drawn: only at rows with numbers, so that none crosses a name
     for row in part.itertuples():
         y += 1
         if row.paper != paper:
@@ -87,7 +89,7 @@ def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
             ax.text(0, y, row.headline, **words)
             ax.text(1, y, row.direction, ha="right", fontstyle="italic", **words)
             label, y = (row.claim, row.headline), y + 1
-        beside += [y - 0.5, y + 0.5, math.nan]
+        rows += [y - 0.5, y + 0.5, math.nan]
         if row.published:
             low, high = row.published
             ax.fill_betweenx([y - 0.5, y + 0.5], low / 1.01, high * 1.01, color="#9a9a9a", alpha=0.5, linewidth=0)
@@ -105,7 +107,7 @@ def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
         ax.text(1, y, f"{row.ours:.2f}", ha="right", **words)
     for x in (0.5, 1, 2, 4):
         look = {"linestyle": "--", "linewidth": 1} if x == 1 else {"alpha": 0.25, "linewidth": 0.8}
-        ax.plot([x] * len(beside), beside, color=_INK, marker="", zorder=1, **look)
+        ax.plot([x] * len(rows), rows, color=_INK, marker="", zorder=1, **look)
 
 
 KINDS = {"summary": "a summary", "rename": "a rename", "completion": "a completion", "chat": "a chat answer"}
