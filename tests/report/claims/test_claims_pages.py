@@ -108,6 +108,14 @@ def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
     explained = text.partition("## What did not reproduce")[2].partition("```")[0]
     listed = re.findall(r"^\d+\. \*\*.*?\*\* \((\d+)\)(.*?)(?=^\d+\.|\Z)", explained, re.DOTALL | re.MULTILINE)
     assert [int(count) for count, _ in listed] == [each.count("href=") for _, each in listed] and len(listed) == 4
+    counted = [count for count, _ in listed]
+    assert re.findall(r"^\| \d\. .*? \| (\d+) \|", explained, re.MULTILINE) == counted
+    against = int(counted[0]) + int(counted[1])
+    for page in ("claims", "intro", "what-reproduces"):
+        words = " ".join(
+            (paths.root() / "book" / f"{page}.md").read_text(encoding="utf-8").replace("\n> ", " ").split()
+        )
+        assert f"do not hold here, and {against} of them speak against a paper" in words, page
     judged = rules.judge(list(CLAIMS.values()), numbers.tables())
     assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
