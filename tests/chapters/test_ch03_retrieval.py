@@ -30,6 +30,7 @@ from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
 from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
 from specdec_lib.experiments.statistics.intervals import Interval
+from specdec_lib.files import sha256
 from tests.experiments.made import made_up
 
 
@@ -223,8 +224,9 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
     monkeypatch.setattr(codealpaca, "LONGEST", 40)
     model, tokenizer = pocket
     prompts, index = book_prompts.load("report", ("code editing",), 2), stores.text_store("stdlib", tokenizer, 8_000)
-    counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, (2_000, 4_000))
-    frame = codealpaca.named(counted())
+    states = stores.dense_states(model, stores.first_part(index, 4_000))
+    counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, sizes=(2_000, 4_000))
+    frame = codealpaca.named(counted(states))
     assert set(frame.method) == {*codealpaca.DENSE, *codealpaca.SPARSE, "PLD", "SpecDec"}
     outputs = frame.groupby(["way", "prompt"]).seed.nunique().to_dict()
     (one, other), ways = frame.prompt.unique(), ("greedy", "nucleus")
@@ -247,12 +249,12 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
             == alone[["tokens", "passes", "drafted"]].values.tolist()
         )
     assert set(codealpaca.of_largest(frame).stored) == {0, stores.first_part(index, 4_000).store.count}
-    without = counted(embedded=False)
+    without = counted(None)
     assert set(without.method) == set(frame.method) - set(codealpaca.DENSE)
     assert not stores.has_states(model, index) and stores.has_states(model, stores.first_part(index, 4_000))
-    digest = index.store.digest
-    assert codealpaca.searched(index, False) == {
-        "evolved": (digest, codealpaca.SPARSE),
+    assert codealpaca.searched(index, states)["states"] == (sha256(states.path / "states.npy"), codealpaca.DENSE)
+    assert codealpaca.searched(index, None) == {
+        "evolved": (index.store.digest, codealpaca.SPARSE),
         "states": (None, codealpaca.DENSE),
     }
 
