@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
@@ -257,6 +257,35 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
         "evolved": (index.store.digest, codealpaca.SPARSE),
         "states": (None, codealpaca.DENSE),
     }
+
+
+def test_a_store_with_copies_has_each_state_of_a_copied_document_twice(pocket, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    # Their first tokens differ, so no two documents have a state in common.
+    documents = [
+        tokenizer(f"{name} = [x + 1 for x in {name}]\n")["input_ids"] for name in ("one", "all", "my", "we", "is")
+    ]
+    index = stores.document_store("few", documents, tokenizer)
+    states = stores.dense_states(model, index)
+    twice, copied = duplicates.with_copies(index, states, tokenizer, every=2)
+    assert [twice.store.document(i).tolist() for i in range(8)] == [*documents, *documents[::2]]
+    whole = stores.dense_states(model, twice)  # each document read by the model
+    assert copied.positions.tolist() == whole.positions.tolist()
+    np.testing.assert_allclose(copied.states.astype(float), whole.states.astype(float), atol=0.05)
+    # Of two equal states the second is found second; a state that is there once is found first.
+    monkeypatch.setattr(duplicates, "SIZE", index.store.count)
+    monkeypatch.setattr(duplicates, "EVERY", 2)
+    monkeypatch.setattr(duplicates, "LOOKED_UP", 1)
+    rows = duplicates.ranks(index, states, tokenizer).set_index(["method", "document"])
+    assert (rows.loc[duplicates.ONCE]["rank"] == rows.loc[duplicates.ONCE].states).all()
+    found = rows.loc[duplicates.TWICE]
+    lengths = [len(document) - 1 for document in (*documents, *documents[::2])]
+    assert found.states.tolist() == lengths
+    for document in range(5):
+        places = [document] if document % 2 else [document, 5 + document // 2]
+        each = sum(found["rank"].loc[place] for place in places)
+        assert each == lengths[document] * (1.5 if len(places) == 2 else 1)
 
 
 def design(rate):

@@ -67,6 +67,12 @@ def prompts_and_store(tokenizer: PreTrainedTokenizerBase) -> tuple[list[Prompt],
     return asked, stores.first_part(every, SIZES[-1])
 
 
+def ways(some: Sequence[Prompt], sampled: Sequence[Prompt]) -> list[tuple[Sampling | None, Sequence[Prompt]]]:
+    """How prompts are decoded, each with the prompts: greedily, and those of ``sampled`` with each seed too."""
+    also = [prompt for prompt in some if prompt in sampled]
+    return [(None, some), *((Sampling(0.7, top_p=0.95, seed=seed), also) for seed in range(SEEDS))]
+
+
 def searched(index: SuffixIndex | None, states: States | None) -> dict[str, tuple[str | None, Sequence[str]]]:
     """Checksum of the largest store, with the methods that search its text, and of its ``states``, with those that search them.
 
@@ -93,10 +99,8 @@ def counts(
     stores :data:`DENSE` is left out.
     """
     capture = Capture() if states is None else Capture(layers=(LAST,))
-    ways = [(None, some)]
-    ways += [(Sampling(0.7, top_p=0.95, seed=seed), [p for p in some if p in sampled]) for seed in range(SEEDS)]
     found = []
-    for how, asked in ways:
+    for how, asked in ways(some, sampled):
         recordings = record_once(model, tokenizer, asked, how, LONGEST, capture)
         searching_none: dict[str, Drafter] = {"PLD": PromptLookup(num_tokens=10)}
         if how is None:
