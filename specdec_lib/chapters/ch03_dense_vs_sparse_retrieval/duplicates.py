@@ -28,9 +28,9 @@ WHOLE = Prompt("evolved", "store", ("",))
 
 
 def with_copies(
-    index: SuffixIndex, states: States, tokenizer: PreTrainedTokenizerBase, every: int = EVERY
+    index: SuffixIndex, states: States, tokenizer: PreTrainedTokenizerBase, every: int
 ) -> tuple[SuffixIndex, States]:
-    """A store that has every tenth document again at its end, and its states: a copy has those of the document."""
+    """A store that has one document in ``every`` again at its end, and its states: a copy has those of the document."""
     documents = [index.store.document(i) for i in range(len(index.store))]
     again = range(0, len(documents), every)
     twice = stores.document_store("twice", [*documents, *(documents[i] for i in again)], tokenizer)
@@ -57,7 +57,7 @@ def counts(
 ) -> pd.DataFrame:
     """Rows of both methods with a tenth of the documents twice, on prompts that are also replayed with each document once."""
     part = stores.first_part(index, SIZE)
-    twice, copied = with_copies(part, stores.first_states(states, part), tokenizer)
+    twice, copied = with_copies(part, stores.first_states(states, part), tokenizer, EVERY)
     dense, found = stores.dense_index(copied, twice), []
     for how, asked in codealpaca.ways(some, sampled):
         recordings = record_once(model, tokenizer, asked, how, codealpaca.LONGEST, Capture(layers=(LAST,)))
@@ -72,7 +72,7 @@ def ranks(index: SuffixIndex, states: States, tokenizer: PreTrainedTokenizerBase
     part = stores.first_part(index, SIZE)
     first = stores.first_states(states, part)
     frames = []
-    for name, (held, kept) in {ONCE: (part, first), TWICE: with_copies(part, first, tokenizer)}.items():
+    for name, (held, kept) in {ONCE: (part, first), TWICE: with_copies(part, first, tokenizer, EVERY)}.items():
         dense, asked = stores.dense_index(kept, held), slice(None, None, LOOKED_UP)
         wanted = kept.positions[asked]
         found = dense.search(kept.states[asked].astype(np.float32), retrieval.NEIGHBOURS)[1] == wanted[:, None]
