@@ -456,8 +456,8 @@ def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 def counts(judged: pd.DataFrame) -> dict[str, Number]:
     """How many claims have which verdict, as numbers of a chapter: ``{num}`claims/holds_in_part```; ``all``; ``changed``, how
-    many have a rule that was changed after a result was known; and on how many two models agree, disagree or leave it open
-    (``models_agree`` and so on)."""
+    many have a rule that was changed after a result was known; ``changed_and_failed``, how many of those do not hold; and on how
+    many two models agree, disagree or leave it open (``models_agree`` and so on)."""
     keys = {
         HOLDS: "holds",
         PARTLY: "holds_in_part",
@@ -467,7 +467,9 @@ def counts(judged: pd.DataFrame) -> dict[str, Number]:
         UNTESTABLE: "not_testable_here",
     }
     found = {key: Number(int((judged.verdict == name).sum())) for name, key in keys.items()}
-    changed = sum(bool(claim.changed) for claim in judged.claim)
+    changed = judged.claim.map(lambda claim: bool(claim.changed))
+    failed = judged.verdict == FAILS
     models = {AGREE: "models_agree", DISAGREE: "models_disagree", UNDECIDED: "models_undecided"}
     found |= {key: Number(int((judged.agreement == name).sum())) for name, key in models.items()}
-    return {"all": Number(len(judged)), "changed": Number(changed), **found}
+    found |= {"changed": Number(int(changed.sum())), "changed_and_failed": Number(int((changed & failed).sum()))}
+    return {"all": Number(len(judged)), **found}

@@ -116,6 +116,9 @@ def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
             (paths.root() / "book" / f"{page}.md").read_text(encoding="utf-8").replace("\n> ", " ").split()
         )
         assert f"do not hold here, and {against} of them speak against a paper" in words, page
+    speak_against = re.findall(r'href="#claim-([\w-]+)"', listed[0][1] + listed[1][1])
+    changed = sum(bool(CLAIMS[claim].changed) for claim in speak_against)
+    assert f"and so have {changed} of the {against}." in " ".join(text.replace("\n> ", " ").split())
     judged = rules.judge(list(CLAIMS.values()), numbers.tables())
     assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
@@ -132,12 +135,16 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     assert words == ["REST", "Speed-up", f"{rules.NO_NUMBER} *", "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.cost) == set(rules.PASS_COSTS) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
+    changed = ROW.model_copy(update={"changed": "x"})
     judged = pd.DataFrame(
         {
-            "verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY],
-            "agreement": ["", rules.AGREE, rules.UNDECIDED],
-            "claim": [ROW, ROW, ROW.model_copy(update={"changed": "x"})],
+            "verdict": [rules.HOLDS, rules.PARTLY, rules.PARTLY, rules.FAILS, rules.FAILS],
+            "agreement": ["", rules.AGREE, rules.UNDECIDED, "", ""],
+            "claim": [ROW, ROW, changed, changed, ROW],
         }
     )
     found = {name: number.value for name, number in rules.counts(judged).items() if number.value}
-    assert found == {"all": 3, "holds": 1, "holds_in_part": 2, "changed": 1, "models_agree": 1, "models_undecided": 1}
+    assert found == {
+        "all": 5, "holds": 1, "holds_in_part": 2, "does_not_hold_here": 2, "changed": 2, "changed_and_failed": 1,
+        "models_agree": 1, "models_undecided": 1,
+    }  # fmt: skip
