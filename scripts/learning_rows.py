@@ -44,7 +44,7 @@ def main(
     per_task: Annotated[int, options.whole_number("of each task", 1, "--prompts")] = 24,
     max_new_tokens: options.NewTokens = 256,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/learning"),
-    out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "rows" / "07",
+    out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "rows",
 ) -> None:
     """Run systems that learn over prompts in order, warm and cold."""
     model, tokenizer = load_model(target, "cpu", "file" if target == "smollm2" else "float32")
