@@ -27,12 +27,12 @@ def how_often(comparison: PolicyComparison, met: pd.DataFrame, draft: str) -> di
     """How often a draft model and its target agree in conversation, and discard and verification rate of a fixed K of 4 there, as
     the paper's Figure 4 has them; ``met`` are the drafted tokens."""
     four = comparison.first[comparison.first.method == "fixed K, K = 4"]
-    found = {
-        "agreement": rate(met.assign(tokens=1), ("accepted", "tokens"), by="task"),
-        "k4_discard": rate(four, ("discarded", "tokens"), by="task"),
-        "k4_verification": rate(four, ("passes", "tokens"), by="task"),
+    here, chat = (rows[rows.task == SETS["chat"]] for rows in (met, four))
+    return {
+        f"{draft}_agreement_chat": rate(here.assign(tokens=1), ("accepted", "tokens")),
+        f"{draft}_k4_discard_chat": rate(chat, ("discarded", "tokens")),
+        f"{draft}_k4_verification_chat": rate(chat, ("passes", "tokens")),
     }
-    return {f"{draft}_{name}_chat": rates[SETS["chat"]] for name, rates in found.items()}
 
 
 def settings(comparison: PolicyComparison, draft: str) -> dict[str, Any]:
