@@ -34,11 +34,12 @@ def renewed(text: str, tables: Mapping[str, Mapping[str, numbers.Number]]) -> st
 def renew(root: Path) -> list[Path]:
     """Write the README's numbers and its figure; returns the files that changed."""
     tables = numbers.tables()
-    judged = rules.judge(rules.load_claims(), tables)
+    claims = rules.load_claims()
+    judged = rules.judge(claims, tables)
     readme, drawing = root / "README.md", numbers.COMMITTED / "what-reproduces.svg"
     plots.use_style()
     plt.rcParams["svg.fonttype"] = "none"  # letters, not outlines of letters: a fifth of the size
-    figure = pictures.reproduces(rules.headlines(judged, tables))
+    figure = pictures.reproduces(rules.headlines(judged, tables), rules.turned(claims, numbers.both_runs()).id)
     written = {readme: renewed(readme.read_text(encoding="utf-8"), {**tables, "claims": rules.counts(judged)})}
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})

@@ -194,6 +194,15 @@ def tables() -> dict[str, dict[str, Number]]:
     return {chapter: read(path) for chapter, path in table_files().items()}
 
 
+def both_runs() -> list[dict[str, dict[str, Number]]]:
+    """The numbers of the published run, and the same with those of the chapters that were run again with another seed.
+
+    A second run lacks the numbers that were added since.
+    """
+    first, again = read_folder(COMMITTED), read_folder(COMMITTED / "seed1")
+    return [first, first | {chapter: first[chapter] | own for chapter, own in again.items()}]
+
+
 def look_up(key: str, of: Mapping[str, Mapping[str, Number]]) -> Number:
     """The number of ``"04/h10_over_pld10"``; NumberError names keys that are near if there is none."""
     chapter, _, name = key.partition("/")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, numbers
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates, numbers
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.experiments.runs import papers_prompts
 from specdec_lib.experiments.statistics.intervals import Interval
@@ -255,6 +255,32 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
     assert {key: number.value for key, number in found.items()} == pytest.approx(
         {f"codealpaca_{key}": value for key, value in expected.items()}
     )
+
+
+def stored_twice():
+    """Rows with each document once, with a tenth of them twice, and of the documents of both stores."""
+    frame = code_alpaca()
+    once = frame[frame.stored == 1000].assign(stored=duplicates.SIZE)
+    again = once[once.method.isin(["REST", "DReSD"])]
+    again = again.assign(tokens=2 * again.tokens + np.arange(len(again)), stored=1.1 * duplicates.SIZE)
+    found = rows(9, task=("store",), method=(duplicates.ONCE, duplicates.TWICE), document=(0, 1, 2))
+    found = found[found.prompt == "a"].rename(columns={"accepted": "rank", "depth": "states"})
+    return pd.concat([frame, once]), again, found
+
+
+def test_a_store_with_documents_twice_is_compared_with_the_same_text_once():
+    once, twice, found = stored_twice()
+    values = {key: number.value for key, number in numbers.stored_twice(once, twice, found).items()}
+    where = {method: [{"method": method, "way": way} for way in WAYS] for method in ("REST", "DReSD")}
+    expected = {
+        f"twice_{method.lower()}_tpf": math.sqrt(
+            math.prod(per(twice, **one) / per(once, stored=duplicates.SIZE, **one) for one in each)
+        )
+        for method, each in where.items()
+    }
+    for name, method in {"once": duplicates.ONCE, "twice": duplicates.TWICE}.items():
+        expected[f"{name}_mrr"] = per(found, "rank", "states", method=method)
+    assert values == pytest.approx(expected)
 
 
 # Shapes, and REST by itself --------------------------------------------------------------------------------------
@@ -535,6 +561,7 @@ def test_the_functions_give_the_numbers_that_the_chapter_publishes():
         numbers.whose_text(design()),
         of_shapes(shapes()),
         numbers.on_code_alpaca(code_alpaca(), COSTS, 0.5),
+        numbers.stored_twice(*stored_twice()),
         numbers.rest_alone(alone()),
         numbers.recorded_speeds(recorded, AUTHORS),
         numbers.recorded_growth(recorded, COSTS),

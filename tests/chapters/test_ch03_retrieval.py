@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
@@ -30,6 +30,7 @@ from specdec_lib.experiments.runs.recorded_runs import replay_all
 from specdec_lib.experiments.runs.results import ACCEPTANCE, PER_PASS, with_cost
 from specdec_lib.experiments.runs.retrieval import match_lengths, record_replies
 from specdec_lib.experiments.statistics.intervals import Interval
+from specdec_lib.files import sha256
 from tests.experiments.made import made_up
 
 
@@ -223,8 +224,9 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
     monkeypatch.setattr(codealpaca, "LONGEST", 40)
     model, tokenizer = pocket
     prompts, index = book_prompts.load("report", ("code editing",), 2), stores.text_store("stdlib", tokenizer, 8_000)
-    counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, (2_000, 4_000))
-    frame = codealpaca.named(counted())
+    states = stores.dense_states(model, stores.first_part(index, 4_000))
+    counted = partial(codealpaca.counts, model, model, tokenizer, prompts, prompts[:1], index, sizes=(2_000, 4_000))
+    frame = codealpaca.named(counted(states))
     assert set(frame.method) == {*codealpaca.DENSE, *codealpaca.SPARSE, "PLD", "SpecDec"}
     outputs = frame.groupby(["way", "prompt"]).seed.nunique().to_dict()
     (one, other), ways = frame.prompt.unique(), ("greedy", "nucleus")
@@ -247,14 +249,43 @@ def test_dresd_s_setting_counts_each_method_with_each_size_of_the_store(pocket, 
             == alone[["tokens", "passes", "drafted"]].values.tolist()
         )
     assert set(codealpaca.of_largest(frame).stored) == {0, stores.first_part(index, 4_000).store.count}
-    without = counted(embedded=False)
+    without = counted(None)
     assert set(without.method) == set(frame.method) - set(codealpaca.DENSE)
     assert not stores.has_states(model, index) and stores.has_states(model, stores.first_part(index, 4_000))
-    digest = index.store.digest
-    assert codealpaca.searched(index, False) == {
-        "evolved": (digest, codealpaca.SPARSE),
+    assert codealpaca.searched(index, states)["states"] == (sha256(states.path / "states.npy"), codealpaca.DENSE)
+    assert codealpaca.searched(index, None) == {
+        "evolved": (index.store.digest, codealpaca.SPARSE),
         "states": (None, codealpaca.DENSE),
     }
+
+
+def test_a_store_with_copies_has_each_state_of_a_copied_document_twice(pocket, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    model, tokenizer = pocket
+    # Their first tokens differ, so no two documents have a state in common.
+    documents = [
+        tokenizer(f"{name} = [x + 1 for x in {name}]\n")["input_ids"] for name in ("one", "all", "my", "we", "is")
+    ]
+    index = stores.document_store("few", documents, tokenizer)
+    states = stores.dense_states(model, index)
+    twice, copied = duplicates.with_copies(index, states, tokenizer, every=2)
+    assert [twice.store.document(i).tolist() for i in range(8)] == [*documents, *documents[::2]]
+    whole = stores.dense_states(model, twice)  # each document read by the model
+    assert copied.positions.tolist() == whole.positions.tolist()
+    np.testing.assert_allclose(copied.states.astype(float), whole.states.astype(float), atol=0.05)
+    # Of two equal states the second is found second; a state that is there once is found first.
+    monkeypatch.setattr(duplicates, "SIZE", index.store.count)
+    monkeypatch.setattr(duplicates, "EVERY", 2)
+    monkeypatch.setattr(duplicates, "LOOKED_UP", 1)
+    rows = duplicates.ranks(index, states, tokenizer).set_index(["method", "document"])
+    assert (rows.loc[duplicates.ONCE]["rank"] == rows.loc[duplicates.ONCE].states).all()
+    found = rows.loc[duplicates.TWICE]
+    lengths = [len(document) - 1 for document in (*documents, *documents[::2])]
+    assert found.states.tolist() == lengths
+    for document in range(5):
+        places = [document] if document % 2 else [document, 5 + document // 2]
+        each = sum(found["rank"].loc[place] for place in places)
+        assert each == lengths[document] * (1.5 if len(places) == 2 else 1)
 
 
 def design(rate):

@@ -490,6 +490,18 @@ def test_fits_have_intervals_and_sets_of_one_cost_have_no_spread():
     assert chapter.spread_share(halves).value == pytest.approx(np.std([0.02, 0.04], ddof=1) / 0.03)
 
 
+def test_runs_of_equally_many_passes_leave_it_open_how_much_a_fit_explains():
+    counts, seconds = np.full((3, 1), 15), np.array([1.0, 1.2, 1.1])
+    fit = chapter.fit_with_intervals(counts, seconds)
+    assert fit.seconds[0].value == pytest.approx(1.1 / 15)
+    assert not fit.r_squared.known and np.isnan(fit.r_squared.value)
+    # One run of another length determines it, and the samples without that run do not lower its interval to zero.
+    counts[2] = 30
+    fit = chapter.fit_with_intervals(counts, np.array([1.0, 1.2, 2.2]))
+    assert fit.r_squared.value == pytest.approx(1 - 0.02 / np.var([1.0, 1.2, 2.2]) / 3)
+    assert fit.r_squared.low > 0.9
+
+
 def test_a_spread_lies_within_its_interval():
     """Also where noise alone makes the spread of every sample larger than that of the sets."""
     rng = np.random.default_rng(5)

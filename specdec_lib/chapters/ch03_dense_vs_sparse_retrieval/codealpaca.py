@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.datastores import SuffixIndex
+from specdec_lib.datastores.states import States
 from specdec_lib.decoding.contract import LAST, Capture, Drafter
 from specdec_lib.decoding.sampling import Sampling
 from specdec_lib.drafters import DraftModel, Dresd, PromptLookup
@@ -26,7 +27,7 @@ from specdec_lib.experiments.runs.results import table
 from specdec_lib.experiments.runs.retrieval import CachedNeighbours
 
 #: Tokens of an output, as in the paper (section 5), and of the stores.
-LONGEST, SIZES = 128, (50_000, 200_000)
+LONGEST, SIZES = 128, (50_000, 200_000, 1_000_000)
 #: The paper's prompts, of which the first are sampled too, as often as there are seeds.
 PROMPTS, SAMPLED, SEEDS = 100, 24, 3
 #: DReSD's best shapes (section 5.4), and single drafts, as number x length; its plain name has the shape matched to REST's.
@@ -66,12 +67,20 @@ def prompts_and_store(tokenizer: PreTrainedTokenizerBase) -> tuple[list[Prompt],
     return asked, stores.first_part(every, SIZES[-1])
 
 
-def searched(index: SuffixIndex | None, embedded: bool) -> dict[str, tuple[str | None, Sequence[str]]]:
-    """Checksum of the largest store, with the methods that search its text, and with those that search its states where they are
-    ``embedded``, which takes hours."""
+def ways(some: Sequence[Prompt], sampled: Sequence[Prompt]) -> list[tuple[Sampling | None, Sequence[Prompt]]]:
+    """How prompts are decoded, each with the prompts: greedily, and those of ``sampled`` with each seed too."""
+    also = [prompt for prompt in some if prompt in sampled]
+    return [(None, some), *((Sampling(0.7, top_p=0.95, seed=seed), also) for seed in range(SEEDS))]
+
+
+def searched(index: SuffixIndex | None, states: States | None) -> dict[str, tuple[str | None, Sequence[str]]]:
+    """Checksum of the largest store, with the methods that search its text, and of its ``states``, with those that search them.
+
+    States take hours, and other processors and precisions give others, whose neighbours may differ."""
     if index is None:
         return {}
-    return {"evolved": (index.store.digest, SPARSE), "states": (index.store.digest if embedded else None, DENSE)}
+    embedded = None if states is None else states.manifest["files"]["states.npy"]["sha256"]
+    return {"evolved": (index.store.digest, SPARSE), "states": (embedded, DENSE)}
 
 
 def counts(
@@ -81,19 +90,17 @@ def counts(
     some: Sequence[Prompt],
     sampled: Sequence[Prompt],
     index: SuffixIndex,
+    states: States | None,
     sizes: Sequence[int] = SIZES,
-    embedded: bool = True,
 ) -> pd.DataFrame:
     """Rows of all methods on prompts, with the first ``sizes`` tokens of a store; ``stored`` is 0 for a method that searches none.
 
-    Prompts of ``sampled`` are sampled too; a draft model is replayed greedily alone. ``embedded=False`` leaves out :data:`DENSE`.
+    Prompts of ``sampled`` are sampled too; a draft model is replayed greedily alone. Without ``states`` of the largest of these
+    stores :data:`DENSE` is left out.
     """
-    capture = Capture(layers=(LAST,)) if embedded else Capture()
-    ways = [(None, some)]
-    ways += [(Sampling(0.7, top_p=0.95, seed=seed), [p for p in some if p in sampled]) for seed in range(SEEDS)]
-    states = stores.dense_states(model, stores.first_part(index, max(sizes))) if embedded else None
+    capture = Capture() if states is None else Capture(layers=(LAST,))
     found = []
-    for how, asked in ways:
+    for how, asked in ways(some, sampled):
         recordings = record_once(model, tokenizer, asked, how, LONGEST, capture)
         searching_none: dict[str, Drafter] = {"PLD": PromptLookup(num_tokens=10)}
         if how is None:

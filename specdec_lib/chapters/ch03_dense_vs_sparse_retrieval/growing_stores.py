@@ -191,9 +191,10 @@ METHODS: dict[str, Callable[[SuffixIndex, Any], Drafter]] = {
 }
 
 
-def _counts(
+def method_counts(
     recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
 ) -> pd.DataFrame:
+    """Rows of methods of :data:`METHODS` on recordings with one store."""
     drafters = {name: METHODS[name](sparse, dense) for name in methods}
     rows = table(recordings, replay_each(recordings, drafters))
     return rows.assign(stored=sparse.store.count, **labels)
@@ -223,7 +224,7 @@ def size_counts(
         names = methods if size == wanted[-1] else smaller
         for way, recordings in recorded.items():
             looked_up = cached_neighbours(dense, recordings, NEIGHBOURS)
-            found.append(_counts(recordings, names, part, looked_up, way=way, **labels))
+            found.append(method_counts(recordings, names, part, looked_up, way=way, **labels))
     return pd.concat(found, ignore_index=True)
 
 
@@ -285,7 +286,7 @@ def alignment_counts(
             labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}
             labels |= {"sampling_aligned": way == written, "answers": answers, "cell": name}
             looked_up = CachedNeighbours(dense, by_group[group], NEIGHBOURS)
-            found.append(_counts(by_group[group], LEADING, index, looked_up, **labels))
+            found.append(method_counts(by_group[group], LEADING, index, looked_up, **labels))
     return pd.concat(found, ignore_index=True)
 
 

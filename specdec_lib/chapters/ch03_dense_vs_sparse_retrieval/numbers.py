@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, released_sampling
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates, released_sampling
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import largest, rate, ratio, speed, speed_ratio
 from specdec_lib.experiments.runs import papers_prompts, results
@@ -92,6 +92,23 @@ def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_pass: flo
         found[f"codealpaca_{rival.lower()}_over_plain_gpu"] = rate(greedy[rival], SPEED)
         found[f"codealpaca_best_dresd_over_{rival.lower()}_gpu"] = ratio(greedy[deep], greedy[rival], SPEED)
     return found
+
+
+def stored_twice(once: pd.DataFrame, twice: pd.DataFrame, found: pd.DataFrame) -> dict[str, Any]:
+    """A tenth of the documents twice: tokens per pass over those with each document once, of which ``once`` are the rows of
+    ``codealpaca.counts``, and the mean reciprocal rank of stored states with either store, rows of ``duplicates.ranks``."""
+    before = retrieval.by_way_and_method(once[once.stored == duplicates.SIZE])
+    after = retrieval.by_way_and_method(twice)
+    by_document = found.assign(prompt=found.document.astype(str))
+    return {
+        f"twice_{method.lower()}_tpf": retrieval.geometric_mean(
+            [(after[way][method], before[way][method]) for way in WAYS]
+        )
+        for method in ("REST", "DReSD")
+    } | {
+        f"{name}_mrr": rate(by_document[by_document.method == stored], ("rank", "states"))
+        for name, stored in {"once": duplicates.ONCE, "twice": duplicates.TWICE}.items()
+    }
 
 
 def whose_text(design: pd.DataFrame) -> dict[str, Any]:

@@ -464,7 +464,8 @@ def oracle_calls(agreement: np.ndarray) -> int:
 
 class Fit(NamedTuple):
     """Seconds of a forward of each kind by least squares, and the share of the variance of the times that the fit explains (NaN
-    if they are all equal); each with an interval over the generations where :func:`fit_with_intervals` gives them."""
+    if the runs all have the same time, or all the same forwards, which can explain none of it); each with an interval over the
+    generations where :func:`fit_with_intervals` gives them."""
 
     seconds: Sequence[Any]
     r_squared: Any
@@ -490,7 +491,8 @@ def fit_forward_times(forwards: np.ndarray, seconds: np.ndarray) -> Fit:
         )
     missed = float(((seconds - forwards @ fitted) ** 2).sum())
     spread = float(((seconds - seconds.mean()) ** 2).sum())
-    return Fit(tuple(fitted.tolist()), 1 - missed / spread if spread else float("nan"))
+    determined = spread and np.ptp(forwards, axis=0).any()
+    return Fit(tuple(fitted.tolist()), 1 - missed / spread if determined else float("nan"))
 
 
 def fit_with_intervals(forwards: np.ndarray, seconds: np.ndarray) -> Fit:

@@ -190,7 +190,8 @@ def _draw_pictures(app: Sphinx) -> None:
             worked_example.load(), *(tables["01"][key] for key in ("wide_ratio", "cost_ratio"))
         )
         files.write_atomic(folder / "worked-example.html", worked)
-        drawing = pictures.reproduces(rules.headlines(frame, tables))
+        turned = rules.turned(list(frame.claim), numbers.both_runs()).id
+        drawing = pictures.reproduces(rules.headlines(frame, tables), turned)
         drawing.savefig(folder / "what-reproduces.svg", metadata={"Date": None})
 
 

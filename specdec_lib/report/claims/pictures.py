@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -42,10 +42,12 @@ def _panel(headline: str, cost: str) -> str:
     return _PANELS[2 if cost == "counts" else 0 if headline.startswith("Speed-up") else 1]
 
 
-def reproduces(shown: pd.DataFrame) -> Figure:
+def reproduces(shown: pd.DataFrame, turned: Collection[str]) -> Figure:
     """Draw the headlines (:func:`~specdec_lib.report.claims.rules.headlines`) that have a number: published ranges grey, ours
-    with 95 % intervals, and after each name the verdict on the direction. Narrow enough for a phone."""
+    with 95 % intervals, and after each name the verdict on the direction, with a star if the claim is one of ``turned``, to which
+    a second run gave another verdict. Narrow enough for a phone."""
     shown = shown[[rules.bounds(number) is not None for number in shown.ours]]
+    shown = shown.assign(direction=shown.direction + shown.claim.isin(list(turned)).map({True: " *", False: ""}))
     shown = shown.assign(panel=[_panel(*row) for row in zip(shown.headline, shown.cost, strict=True)])
     parts = {title: shown[shown.panel == title] for title in _PANELS if (shown.panel == title).any()}
     lines = {title: _lines(part) for title, part in parts.items()}

@@ -430,6 +430,13 @@ def judge(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "paper", "where", "says", "verdict", "agreement", "claim"])
 
 
+def turned(claims: Sequence[Claim], runs: Sequence[Tables]) -> pd.DataFrame:
+    """The rows of :func:`judge` for the claims to which a second run gives another verdict, which is ``verdict_second``."""
+    first, second = (judge(claims, run) for run in runs)
+    both = first.assign(verdict_second=second.verdict)
+    return both[both.verdict.ne(both.verdict_second) & both.verdict_second.ne(NO_NUMBER)]
+
+
 def headlines(judged: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """The numbers of the page "What reproduces", a row each: ``paper``, ``headline``, ``claim`` (its id), ``published``
     (smallest and largest, or None), ``key``, ``cost``, ``ours`` (a Number, or None), ``size`` (:func:`size_ratio`),

@@ -108,6 +108,14 @@ def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
     explained = text.partition("## What did not reproduce")[2].partition("```")[0]
     listed = re.findall(r"^\d+\. \*\*.*?\*\* \((\d+)\)(.*?)(?=^\d+\.|\Z)", explained, re.DOTALL | re.MULTILINE)
     assert [int(count) for count, _ in listed] == [each.count("href=") for _, each in listed] and len(listed) == 4
+    counted = [count for count, _ in listed]
+    assert re.findall(r"^\| \d\. .*? \| (\d+) \|", explained, re.MULTILINE) == counted
+    against = int(counted[0]) + int(counted[1])
+    for page in ("claims", "intro", "what-reproduces"):
+        words = " ".join(
+            (paths.root() / "book" / f"{page}.md").read_text(encoding="utf-8").replace("\n> ", " ").split()
+        )
+        assert f"do not hold here, and {against} of them speak against a paper" in words, page
     judged = rules.judge(list(CLAIMS.values()), numbers.tables())
     assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
@@ -116,12 +124,12 @@ def test_the_figure_draws_what_has_a_number_where_it_is_and_verdicts_are_counted
     shown = rules.headlines(*judged_with(None))
     assert list(shown.key) == ["03/speed", "03/slow"] and list(shown.published) == [(2.27, 2.36)] * 2
     assert shown["size"][0] == pytest.approx(1.5 / 2.27) and shown.ours[1] is None
-    (ax,) = pictures.reproduces(shown).axes
+    (ax,) = pictures.reproduces(shown, {shown.claim[0]}).axes
     (container,) = ax.containers
     (segment,) = container.lines[2][0].get_segments()
     assert container.lines[0].get_xdata() == [1.5] and [x for x, _ in segment] == [1.25, 1.75]
     words = [text.get_text() for text in ax.texts]
-    assert words == ["REST", "Speed-up", rules.NO_NUMBER, "1.50 (1.25\u2060–\u20601.75)"]
+    assert words == ["REST", "Speed-up", f"{rules.NO_NUMBER} *", "1.50 (1.25\u2060–\u20601.75)"]
     every = rules.headlines(rules.judge(list(CLAIMS.values()), NUMBERS), NUMBERS)
     assert set(every.cost) == set(rules.PASS_COSTS) == set(pictures._LOOKS) and set(every.paper) == set(rules.PAPERS)
     judged = pd.DataFrame(

@@ -277,6 +277,16 @@ def test_an_expression_that_names_nothing_is_refused(expression, message):
         published_text(expression, TWO)
 
 
+def test_a_verdict_turns_if_a_second_run_has_the_numbers_and_another_verdict(tmp_path):
+    claims = load(
+        tmp_path, *(ROW | {"id": name, "holds": [f"03/{name} > 1"]} for name in ("kept", "turned", "lacking"))
+    )
+    first = {"03": {name: Number(2.0, 1.5, 2.5) for name in ("kept", "turned", "lacking")}}
+    second = {"03": {"kept": Number(3.0, 2.5, 3.5), "turned": Number(1.2, 0.9, 1.5)}}
+    (row,) = rules.turned(claims, [first, second]).itertuples()
+    assert (row.id, row.verdict, row.verdict_second) == ("turned", rules.HOLDS, rules.UNRESOLVED)
+
+
 # The shipped claims --------------------------------------------------------------------------------------------------
 
 SHIPPED = load_claims()
