@@ -1,15 +1,17 @@
 """What systems that learn while they decode gain by it, a row for each output: warm, as their authors run them, and cold.
 
-Warm means one run over all prompts in order, in which a system keeps what it learned; cold means that it forgets after each
-output. Lookahead's pool is emptied for each prompt in its released code, so it has cold rows alone. SuffixDecoding is replayed on
-the recorded answers; the others depend on what the target says to rejected tokens, and decode for real. Rows of each system and
-state are kept in a folder, and are not made again.
+Warm means one run over all prompts of a task in order, in which a system keeps what it learned; cold means that it forgets after
+each output. Lookahead's pool is emptied for each prompt in its released code, so it has cold rows alone. SuffixDecoding is replayed
+on the recorded answers; the others depend on what the target says to rejected tokens, and decode for real. The target decodes with
+the 4 bits of its file, since a pass over sixty tokens then takes a third of the time. Rows of each system, task and state are kept
+in a folder, and are not made again.
 """
 
 from __future__ import annotations
 
 import sys
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,19 +34,24 @@ from specdec_lib.report.display import provenance
 
 SYSTEMS = ("SuffixDecoding", "SuffixDecoding, chains", "Token Recycling", "SAM-Decoding", "SAM-Decoding, own answers")
 SYSTEMS += ("Lookahead", "Lookahead, prompt")
+TASKS = ("conversation", "code completion", "code editing", "summarisation")
 
 
 def main(
     target: Literal["smollm2", "pocket"] = "smollm2",
     system: Annotated[list[str] | None, options.choice(SYSTEMS, "may be repeated (default: all)")] = None,
+    task: Annotated[list[str] | None, options.choice(TASKS, "may be repeated (default: all)")] = None,
     per_task: Annotated[int, options.whole_number("of each task", 1, "--prompts")] = 24,
     max_new_tokens: options.NewTokens = 256,
     kept: Annotated[Path, options.folder("of what is finished")] = Path("_build/learning"),
-    out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "results" / "cpu",
+    out: Annotated[Path, options.folder("of the rows")] = paths.DATA / "rows",
 ) -> None:
     """Run systems that learn over prompts in order, warm and cold."""
-    model, tokenizer = load_model(target, "cpu", "float32")
-    recordings = record_once(model, tokenizer, prompts.load("report", per_task=per_task), None, max_new_tokens)
+    model, tokenizer = load_model(target, "cpu", "file" if target == "smollm2" else "float32")
+    recordings = {
+        one: record_once(model, tokenizer, prompts.load("report", [one], per_task), None, max_new_tokens)
+        for one in task or TASKS
+    }
 
     def drafter(name: str) -> Drafter:
         if name == "SAM-Decoding, own answers":
@@ -69,14 +76,14 @@ def main(
     }
     for folder in (kept, out):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in system or SYSTEMS:
+    for (one, recorded), name in product(recordings.items(), system or SYSTEMS):
         for state in STATES if not name.startswith("Lookahead") else ("cold",):
-            part = f"{name.replace(', ', '-').replace(' ', '-')}-{state}-{per_task}-{max_new_tokens}"
+            part = f"{name}-{one}-{state}-{per_task}-{max_new_tokens}".replace(",", "").replace(" ", "-")
             if row_files.read_if_made(part, kept, target=model) is None:
-                runs = {name: runs_of(model, recordings, drafter(name), state)}
-                rows = results.table(recordings, runs).assign(state=state, commit=provenance.commit()[:12])
+                runs = {name: runs_of(model, recorded, drafter(name), state)}
+                rows = results.table(recorded, runs).assign(state=state, commit=provenance.commit()[:12])
                 row_files.write(part, rows, about, kept)
-                print(f"{name}, {state}: {len(rows)} outputs", flush=True)
+                print(f"{name}, {one}, {state}: {len(rows)} outputs", flush=True)
     names = sorted(path.name.removesuffix(".csv.gz") for path in kept.glob(f"*-{per_task}-{max_new_tokens}.csv.gz"))
     parts = [part for name in names if (part := row_files.read_if_made(name, kept, target=model)) is not None]
     row_files.write("learning", pd.concat(parts, ignore_index=True), about, out)
