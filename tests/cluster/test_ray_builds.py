@@ -45,19 +45,21 @@ def test_a_killed_worker_loses_only_its_shard(nodes, tmp_path, expected):
 
 
 def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, monkeypatch, expected):
-    def kill(note: Path) -> None:
-        while not note.exists() or not note.read_text().endswith("\n"):
-            time.sleep(0.5)
-        nodes.remove(note.read_text().split()[0])
+    def kill(note: Path, ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            if note.exists() and note.read_text().endswith("\n"):
+                nodes.remove(note.read_text().split()[0])
+                break
 
     # Ray may ask the dead node for a worker without end (ray-project/ray issue 63405). It gives a stream up on which nothing
     # moved for this long: then again.
-    monkeypatch.setattr(nodes.ray.data.DataContext.get_current(), "execution_no_progress_timeout_s", 120)
+    monkeypatch.setattr(nodes.ray.data.DataContext.get_current(), "execution_no_progress_timeout_s", 300)
     for attempt in range(3):
         folder = tmp_path / f"attempt-{attempt}"
         folder.mkdir()
         notes = [folder / f"notes-{i}" for i in range(3)]
-        killer = threading.Thread(target=kill, args=(notes[0],))
+        ended = threading.Event()
+        killer = threading.Thread(target=kill, args=(notes[0], ended))
         killer.start()
         try:
             build(folder, (HoldsUpItsWorker, Counted, Counted))
@@ -65,6 +67,7 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, monkeypatch, expec
         except nodes.ray.data.exceptions.ExecutionTimeoutError:
             continue
         finally:
+            ended.set()
             killer.join()
             nodes.add(num_cpus=1)
     assert contents(folder / "store") == expected
