@@ -16,7 +16,7 @@ class Nodes:
     """
 
     def __init__(self):
-        import ray
+        import ray.data
         from ray.cluster_utils import Cluster
 
         self.ray, self.cluster = ray, Cluster()

@@ -44,22 +44,33 @@ def test_a_killed_worker_loses_only_its_shard(nodes, tmp_path, expected):
     assert [len(note.read_text().splitlines()) for note in notes] == [1, 2, 1]
 
 
-def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, expected):
-    notes = [tmp_path / f"notes-{i}" for i in range(3)]
+def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, monkeypatch, expected):
+    def kill(note: Path, ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            if note.exists() and note.read_text().endswith("\n"):
+                nodes.remove(note.read_text().split()[0])
+                break
 
-    def kill() -> None:
-        while not notes[0].exists() or not notes[0].read_text().endswith("\n"):
-            time.sleep(0.5)
-        nodes.remove(notes[0].read_text().split()[0])
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        build(tmp_path, (HoldsUpItsWorker, Counted, Counted))
-    finally:
-        killer.join()
-        nodes.add(num_cpus=1)
-    assert contents(tmp_path / "store") == expected
+    # Ray may ask the dead node for a worker without end (ray-project/ray issue 63405). It gives a stream up on which nothing
+    # moved for this long: then again.
+    monkeypatch.setattr(nodes.ray.data.DataContext.get_current(), "execution_no_progress_timeout_s", 300)
+    for attempt in range(3):
+        folder = tmp_path / f"attempt-{attempt}"
+        folder.mkdir()
+        notes = [folder / f"notes-{i}" for i in range(3)]
+        ended = threading.Event()
+        killer = threading.Thread(target=kill, args=(notes[0], ended))
+        killer.start()
+        try:
+            build(folder, (HoldsUpItsWorker, Counted, Counted))
+            break
+        except nodes.ray.data.exceptions.ExecutionTimeoutError:
+            continue
+        finally:
+            ended.set()
+            killer.join()
+            nodes.add(num_cpus=1)
+    assert contents(folder / "store") == expected
     first, second = notes[0].read_text().split()
     assert first != second
     assert [len(note.read_text().splitlines()) for note in notes[1:]] == [1, 1]
@@ -115,9 +126,11 @@ def test_five_seconds_after_a_build_is_ended_nothing_below_it_is_left(tmp_path, 
                 break
         assert list(tmp_path.glob("notes-*")) and below, "no worker began to read"
         run.send_signal(number)
-        time.sleep(5)
-        left = [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-        assert run.poll() is not None and not left, left
+        deadline = time.monotonic() + 5
+        run.wait(timeout=5)
+        _, alive = psutil.wait_procs(below, timeout=max(0.0, deadline - time.monotonic()))
+        left = [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert not left, left
     finally:
         for one in [run, *below]:
             try:
