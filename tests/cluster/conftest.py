@@ -62,6 +62,9 @@ def nodes():
     for name in ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds"):
         patch.setenv(name, "300")
     patch.setenv("RAY_agent_register_timeout_ms", "300000")
+    # For how many seconds a killed node is asked for a worker before another one is (60 by default).
+    for name in ("RAY_raylet_rpc_server_reconnect_timeout_base_s", "RAY_raylet_rpc_server_reconnect_timeout_max_s"):
+        patch.setenv(name, "1")
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     # Workers import the tests' own classes.

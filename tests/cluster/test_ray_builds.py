@@ -53,7 +53,7 @@ def test_a_killed_node_loses_only_its_shards(nodes, tmp_path, monkeypatch, expec
 
     # Ray may ask the dead node for a worker without end (ray-project/ray issue 63405). It gives a stream up on which nothing
     # moved for this long: then again.
-    monkeypatch.setattr(nodes.ray.data.DataContext.get_current(), "execution_no_progress_timeout_s", 300)
+    monkeypatch.setattr(nodes.ray.data.DataContext.get_current(), "execution_no_progress_timeout_s", 120)
     for attempt in range(3):
         folder = tmp_path / f"attempt-{attempt}"
         folder.mkdir()
