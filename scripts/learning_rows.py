@@ -3,8 +3,8 @@
 Warm means one run over all prompts of a task in order, in which a system keeps what it learned; cold means that it forgets after
 each output. Lookahead's pool is emptied for each prompt in its released code, so it has cold rows alone. SuffixDecoding is replayed
 on the recorded answers; the others depend on what the target says to rejected tokens, and decode for real. The target decodes with
-the 4 bits of its file, since a pass over sixty tokens then takes a third of the time. Rows of each system, task and state are kept
-in a folder, and are not made again.
+the 4 bits of its file, where wide passes are cheaper. Rows of each system, task and state are kept in a folder, and are not made
+again.
 """
 
 from __future__ import annotations
