@@ -137,7 +137,8 @@ def test_two_notebooks_run_at_once_but_cells_that_measure_time_alone(folders, tm
     assert runner.run(**folders) == []
     assert [(tmp_path / name).read_text() for name in ("01_one", "02_other")] == ["3", "3"]
     told = capsys.readouterr().out
-    assert "01_one: cell 4 of 6" in told and "; 02_other: cell 4 of 6" in told
+    assert "02_other: cell 4 of 6" in told and "; 01_one: cell 4 of 6" in told
+    assert told.index("02_other begins") < told.index("01_one begins")  # that of more code
     assert "the machine is busy, load 99.0 on" in told
 
     def span(cell: str) -> list[float]:
