@@ -44,6 +44,14 @@ if os.environ.get("SPECDEC_TESTS_CORE"):
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def products_as_they_were():
+    """A script that a test runs may let products be in bfloat16, for the whole process: that ends with the test."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_recordings(tmp_path_factory):
     """Recordings of other runs, and of tiny models, stay out of the tests and of the cache."""
