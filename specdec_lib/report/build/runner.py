@@ -134,8 +134,9 @@ class Running(NamedTuple):
 def _executed(jobs: Sequence[Job], scratch: Path) -> Iterator[Running]:
     """Execute notebooks, :data:`AT_ONCE` at a time, give each at its end, and say every minute how far they are."""
     # Those that take long first, as a rule those of most code: else one of them is left alone at the end.
-    code = {job.name: sum(len(cell.source) for cell in job.source.cells if cell.cell_type == "code") for job in jobs}
-    waiting = sorted(jobs, key=lambda job: -code[job.name])
+    waiting = sorted(
+        jobs, key=lambda job: -sum(len(cell.source) for cell in job.source.cells if cell.cell_type == "code")
+    )
     running = list[Running]()
     told = time.perf_counter()
     # A pass on all cores takes twice the processor time where another notebook has one of them, and ends no sooner.

@@ -79,9 +79,8 @@ def _lines(part: pd.DataFrame) -> int:
 def _draw_headlines(ax: Axes, part: pd.DataFrame) -> None:
     words = {"transform": ax.get_yaxis_transform(), "va": "center", "color": _INK, "fontsize": 8.5}
     y, paper, label = -1, None, None
-    rows: list[
-        float
-    ] = []  # where the lines of the axis are drawn: only at rows with numbers, so that none crosses a name
+    # The lines of the axis are drawn at rows with numbers alone, so that none crosses a name.
+    rows: list[float] = []
     for row in part.itertuples():
         y += 1
         if row.paper != paper:
