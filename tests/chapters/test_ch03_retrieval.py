@@ -11,16 +11,17 @@ import pytest
 from transformers import AutoTokenizer
 
 from specdec_lib import Sampling, load_model, paths
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import alpaca, codealpaca, duplicates
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import Case
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.package_files import package_files
 from specdec_lib.decoding.contract import LAST, Capture
+from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
 from specdec_lib.drafters import Dresd, PromptLookup, Rest
 from specdec_lib.experiments.data import prompts as book_prompts
 from specdec_lib.experiments.data import stores
-from specdec_lib.experiments.data.prompt import Prompt
+from specdec_lib.experiments.data.prompt import Prompt, render
 from specdec_lib.experiments.data.published_sets.replies import Reply, arena_hard_replies
 from specdec_lib.experiments.data.reply_texts import mixed_texts, plain
 from specdec_lib.experiments.runs import recorded_runs, results, row_files
@@ -286,6 +287,34 @@ def test_a_store_with_copies_has_each_state_of_a_copied_document_twice(pocket, m
         places = [document] if document % 2 else [document, 5 + document // 2]
         each = sum(found["rank"].loc[place] for place in places)
         assert each == lengths[document] * (1.5 if len(places) == 2 else 1)
+
+
+def test_stores_of_answers_to_alpaca_s_prompts_are_the_target_s_and_those_that_come_with_it(
+    pocket, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(codealpaca, "LONGEST", 12)
+    model, tokenizer = pocket
+    texts = ["Name a color, any color.", "Add two and two.", "Say hi."]
+    every = [Prompt(str(i), "alpaca", (text,), reference=f"{text} " * 9) for i, text in enumerate(texts)]
+    some, answered = every[:1], every[1:]
+    held = {whose: alpaca.answer_store(whose, model, tokenizer, answered) for whose in (alpaca.OWN, alpaca.THEIRS)}
+    asked = [render(one, tokenizer) for one in answered]
+    theirs = {tuple(ids + tokenizer(one.reference)["input_ids"][:12]) for ids, one in zip(asked, answered, strict=True)}
+    store = held[alpaca.THEIRS].store
+    assert {tuple(store.document(i).tolist()) for i in range(len(store))} == theirs
+    own = held[alpaca.OWN].store
+    assert own.count <= store.count
+    for i in range(len(own)):
+        ids = next(ids for ids in asked if own.document(i).tolist()[: len(ids)] == ids)
+        written = record(model, ids, max_new_tokens=12).tokens
+        assert own.document(i).tolist()[len(ids) :] == written[: len(own.document(i)) - len(ids)]
+    rows = alpaca.counts(model, tokenizer, some, [], answered)
+    assert set(zip(rows.answers, rows.method, strict=True)) == set(alpaca.PARTS)
+    part = ("Alpaca", "REST")
+    alone = alpaca.counts(model, tokenizer, some, [], answered, [part])
+    kept = rows[(rows.answers == part[0]) & (rows.method == part[1])]
+    assert row_files.differences(kept, alone, ["passes", "drafted"], [*row_files.KEY, "answers"]) == {}
 
 
 def design(rate):

@@ -194,7 +194,7 @@ METHODS: dict[str, Callable[[SuffixIndex, Any], Drafter]] = {
 def method_counts(
     recordings: Sequence[Recording], methods: Sequence[str], sparse: SuffixIndex, dense: Any, **labels: Any
 ) -> pd.DataFrame:
-    """Rows of methods of :data:`METHODS` on recordings with one store."""
+    """Rows of methods of :data:`METHODS` on recordings; ``dense`` may be None where none of them searches states."""
     drafters = {name: METHODS[name](sparse, dense) for name in methods}
     rows = table(recordings, replay_each(recordings, drafters))
     return rows.assign(stored=sparse.store.count, **labels)
@@ -258,6 +258,11 @@ def cells(groups: Collection[str], samplings: Mapping[str, Sampling | None]) -> 
     return {each.name: each for each in found}
 
 
+def mixed(documents: Sequence[Any]) -> list[Any]:
+    """Documents of a store in which the shortest prompts come first, in another order."""
+    return [documents[i] for i in np.random.default_rng(0).permutation(len(documents))]
+
+
 def alignment_counts(
     target: PreTrainedModel,
     other: PreTrainedModel,
@@ -279,8 +284,8 @@ def alignment_counts(
     for name, (kind, response, written, answers) in design.items():
         writer, how = target if response else other, samplings[written]
         answered = stores.response_store(writer, tokenizer, asked[kind], how, answers, ANSWER).store
-        order = np.random.default_rng(0).permutation(len(answered))  # the shortest prompts came first
-        index = stores.document_store("answers", [answered.document(i) for i in order], tokenizer)
+        documents = [answered.document(i) for i in range(len(answered))]
+        index = stores.document_store("answers", mixed(documents), tokenizer)
         dense = stores.dense_index(stores.dense_states(target, index), index)
         for (way, by_group), group in product(recorded.items(), asked):
             labels = {"way": way, "group": group, "prompt_aligned": group == kind, "response_aligned": response}

@@ -6,12 +6,13 @@ Intervals are over prompts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import codealpaca, duplicates, released_sampling
+from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import alpaca, codealpaca, duplicates, released_sampling
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval.growing_stores import largest, rate, ratio, speed, speed_ratio
 from specdec_lib.experiments.runs import papers_prompts, results
@@ -22,16 +23,14 @@ from specdec_lib.experiments.statistics.intervals import Interval
 NAMES = {"REST": "rest", "REST, n from 1": "rest_from_1", "REST, as DReSD ran it": "as_run"}
 WAYS = ("greedy", "nucleus")
 VALUES = {"rate": ACCEPTANCE, "tpf": PER_PASS}
-#: Gains of an aligned store that pages and claims read: axis, method, value, groups of prompts, ways of decoding.
+#: Gains of an aligned store on code that pages and claims read: axis, method, value, ways of decoding.
 GAINS = (
-    ("response", "REST", "tpf", ("code", "editing"), WAYS),
-    ("response", "DReSD", "rate", ("code", "editing"), WAYS),
-    ("response", "DReSD", "tpf", ("code", "editing"), WAYS),
-    ("prompt", "REST", "rate", ("code",), ("nucleus",)),
-    ("prompt", "REST", "tpf", ("code",), WAYS),
-    ("prompt", "DReSD", "rate", ("code",), WAYS),
-    ("prompt", "DReSD", "tpf", ("code",), WAYS),
-    ("sampling", "DReSD", "tpf", ("code",), ("nucleus",)),
+    ("response", "DReSD", "rate", ("greedy",)),
+    ("prompt", "REST", "rate", ("nucleus",)),
+    ("prompt", "REST", "tpf", WAYS),
+    ("prompt", "DReSD", "rate", WAYS),
+    ("prompt", "DReSD", "tpf", WAYS),
+    ("sampling", "DReSD", "tpf", ("nucleus",)),
 )
 #: Sizes of the datastores that REST reports, in GB: code (table 2), and chat (its released code, and table 4).
 CODE_GB, CHAT_GB = {"09gb": 0.9, "27gb": 27}, {"465mb": 0.465, "12gb": 12}
@@ -117,16 +116,11 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
     def cell(way: str, method: str = "DReSD", **how: Any) -> pd.DataFrame:
         return retrieval.cell(design, way, method, **how)
 
-    found: dict[str, Any] = {
-        "answer_tokens": cell("greedy", response=False).stored.max(),
-        "own_tokens": cell("greedy").stored.max(),
-    }
-    for axis, method, value, groups, ways in GAINS:
-        for group in groups:
-            for way in ways:
-                where = "" if group == "code" else f"_{group}"
-                gain = retrieval.alignment_ratio(design, way, method, axis, group, VALUES[value])
-                found[f"{axis}_{method.lower()}_{way}{where}_{value}_gain"] = gain
+    found: dict[str, Any] = {}
+    for axis, method, value, ways in GAINS:
+        for way in ways:
+            gain = retrieval.alignment_ratio(design, way, method, axis, value=VALUES[value])
+            found[f"{axis}_{method.lower()}_{way}_{value}_gain"] = gain
     # Stores of sampled answers: they are aligned with sampled outputs alone.
     several, one = (
         {way: cell(way, answers=answers, sampling=way == "nucleus") for way in WAYS}
@@ -145,6 +139,23 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
     effects = retrieval.alignment_effects(decoded[decoded.answers == 1])
     kept = ("product", *(f"without_{axis}" for axis in retrieval.AXES))
     return found | {f"alignment_{name}": effects[name] for name in kept}
+
+
+def whose_answers(rows: pd.DataFrame) -> dict[str, Any]:
+    """Experiment 3 on Alpaca's prompts, rows of ``alpaca.counts``: a store of the target's answers over one of those that come with
+    the prompts."""
+    own, theirs = (rows[rows.answers == whose] for whose in (alpaca.OWN, alpaca.THEIRS))
+    found: dict[str, Any] = {
+        "alpaca_prompts": rows.prompt.nunique(),
+        "alpaca_own_tokens": own.stored.max(),
+        "alpaca_their_tokens": theirs.stored.max(),
+    }
+    other = retrieval.by_way_and_method(theirs)
+    for way, methods in retrieval.by_way_and_method(own).items():
+        for method, (name, value) in itertools.product(methods, VALUES.items()):
+            gain = ratio(methods[method], other[way][method], value)
+            found[f"alpaca_{method.lower()}_{way}_{name}_gain"] = gain
+    return found
 
 
 def draft_shapes(shapes: Mapping[str, Mapping[str, pd.DataFrame]], gpu: Mapping[int, float]) -> dict[str, Any]:
