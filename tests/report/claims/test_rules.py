@@ -327,7 +327,7 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "rest-figure-12-time": "111 holds, 101 part, 110 part, 011 not, 001 not",
     "rest-figure-3": "111 holds, 101 part, 010 part, 001 not, 000 not",
     "pld-plus-figure-5": "111 holds, 110 part, 100 part, 011 not, 000 not",
-    "dresd-response-alignment": "11111 holds, 11110 part, 10000 part, 00000 not, 00001 not",
+    "dresd-response-alignment": "111 holds, 110 part, 101 part, 010 part, 001 not, 000 not",
     "dresd-sampling-alignment": "111 holds, 011 part, 101 part, 110 holds, 010 not",
     "pld-plus-conversation": "1111 holds, 1101 part, 1110 part, 0111 not, 1011 not, 0001 not",
     "pld-plus-table-1-copying": "1111111111 holds, 1111100000 part, 0111111111 not, 0000000000 not",
