@@ -38,7 +38,7 @@ from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.files import replacing
 from specdec_lib.heads.acceptance import Examples
 from specdec_lib.heads.acceptance_data import Response, examples
-from specdec_lib.heads.draft_training import Checkpoint, HeadTraining, mean_loss, train_heads
+from specdec_lib.heads.draft_training import Checkpoint, HeadTraining, mean_loss, products, train_heads
 from specdec_lib.heads.drafting import KINDS, DraftHead, Ends, HydraHeads
 from specdec_lib.heads.training import Training, train
 from specdec_lib.models.draft_vocabulary import draft_vocabulary
@@ -78,7 +78,8 @@ def repeatable() -> None:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may add in another order each time
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.set_float32_matmul_precision("medium")
+    if torch.cuda.is_available() or torch.cpu.get_capabilities().get("avx512_bf16", False):
+        torch.set_float32_matmul_precision("medium")
 
 
 class KeptText:
@@ -93,7 +94,7 @@ class KeptText:
     def states(self) -> torch.Tensor:
         """The target's final states, bfloat16 (n, d)."""
         if not self.path.exists():
-            with torch.inference_mode():
+            with torch.inference_mode(), products(self.target.device):
                 read = self.target.model(self.tokens[None].to(self.target.device), use_cache=False)
             with replacing(self.path) as aside:
                 save_file({"states": read.last_hidden_state[0].to("cpu", torch.bfloat16)}, aside)

@@ -33,7 +33,7 @@ __getattr__ = former_names(__name__, read_by="texts_with_states")
 #: Ranks whose accuracies are measured, and depths of heads that draft as deep as they are asked to.
 RANKS, DEPTHS = 10, 6
 #: Rows of logits that are in memory together: those of a whole batch fill gigabytes, and take longer to write than to compute.
-ROWS = 128
+ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -291,6 +291,30 @@ class Cut:
         return cls(ends.cut(kept), rows)
 
 
+def products(device: torch.device) -> torch.autocast:
+    """Products in bfloat16 on a processor that may round float32 so: inputs are then rounded once, not by each product.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    torch.autocast
+        Switched on if :func:`torch.set_float32_matmul_precision` was given ``"medium"``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.heads.draft_training import products
+    >>> with products(torch.device("cpu")):
+    ...     print((torch.eye(2) @ torch.eye(2)).dtype)
+    torch.float32
+    """
+    asked = device.type == "cpu" and torch.get_float32_matmul_precision() == "medium"
+    return torch.autocast(device.type, torch.bfloat16, enabled=asked)
+
+
 def head_loss(
     head: DraftHead, ends: Ends, batch: Batch, noise: torch.Generator | None = None, cut: Cut | None = None
 ) -> torch.Tensor:
@@ -324,7 +348,8 @@ def head_loss(
         uniform = torch.rand(states.shape, generator=noise).to(states) - 0.5
         states = states + uniform * recipe.noise * 512 / states.shape[1]
     depths = 1 if recipe.only_first else head.depth
-    found = head.features(ends, states, batch.tokens, batch.where, depths)
+    with products(states.device):
+        found = [part.float() for part in head.features(ends, states, batch.tokens, batch.where, depths)]
     total = states.new_zeros(())
     for depth, features in enumerate(found, start=1):
         there, tokens, seen = batch.ahead(depth)
@@ -334,9 +359,10 @@ def head_loss(
         over = ends if cut is None else cut.ends
 
         def loss_of(part: torch.Tensor, rows: slice, depth=depth, labelled=labelled, seen=seen) -> torch.Tensor:
-            with torch.no_grad():
-                labels = over.logits(seen[rows]).softmax(-1) if recipe.labels == "target" else labelled[rows]
-            logits = head.logits(over, depth, part)
+            with products(part.device):
+                logits = head.logits(over, depth, part)
+                with torch.no_grad():
+                    labels = over.logits(seen[rows]).softmax(-1) if recipe.labels == "target" else labelled[rows]
             kept = {} if recipe.labels == "target" else {"ignore_index": -1}
             return F.cross_entropy(logits, labels, reduction="sum", **kept)
 

@@ -87,7 +87,9 @@ class Ends:
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """The target's logits for states of shape (..., d), float32, with its own scale and cap."""
         # Rows that pad the output layer are no tokens.
-        logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float() * self._factor
+        logits = self._output(states.to(self.dtype))[..., : self.vocabulary].float()
+        if self._factor != 1.0:
+            logits = logits * self._factor
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
 

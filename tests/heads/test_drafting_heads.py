@@ -171,6 +171,18 @@ def test_values_are_dropped_in_training_alone(corpora):
     assert losses[0] != losses[1] and losses[2] == losses[3]
 
 
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_products_that_may_be_rounder_change_a_loss_by_their_rounding(corpora, kind):
+    model, texts = corpora("llama-gqa")
+    head, ends = made(kind, model).eval(), Ends(model)
+    batch = Batch.of(texts, ends.device)
+    exact = float(head_loss(head, ends, batch))
+    torch.set_float32_matmul_precision("medium")
+    loss = head_loss(head, ends, batch)
+    assert loss.dtype == torch.float32
+    assert float(loss) != exact and float(loss) == pytest.approx(exact, rel=0.02)
+
+
 def test_medusa_s_published_loss_by_hand(corpora):
     model, texts = corpora("llama-gqa")
     head, ends = made("medusa", model), Ends(model)
