@@ -118,7 +118,9 @@ def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
         assert f"do not hold here, and {against} of them speak against a paper" in words, page
     speak_against = re.findall(r'href="#claim-([\w-]+)"', listed[0][1] + listed[1][1])
     changed = sum(bool(CLAIMS[claim].changed) for claim in speak_against)
-    assert f"and so have {changed} of the {against}." in " ".join(text.replace("\n> ", " ").split())
+    front = (paths.root() / "book" / "intro.md").read_text(encoding="utf-8")
+    assert f"So have {changed} of the {against}:" in " ".join(text.replace("\n> ", " ").split())
+    assert f"Of the {against} claims that speak against a paper {changed} have a rule that we changed" in " ".join(front.split())
     judged = rules.judge(list(CLAIMS.values()), numbers.tables())
     assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
