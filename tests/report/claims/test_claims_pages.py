@@ -120,7 +120,9 @@ def test_the_page_explains_each_claim_that_does_not_hold_and_no_other():
     changed = sum(bool(CLAIMS[claim].changed) for claim in speak_against)
     front = (paths.root() / "book" / "intro.md").read_text(encoding="utf-8")
     assert f"So have {changed} of the {against}:" in " ".join(text.replace("\n> ", " ").split())
-    assert f"Of the {against} claims that speak against a paper {changed} have a rule that we changed" in " ".join(front.split())
+    assert f"Of the {against} claims that speak against a paper {changed} have a rule that we changed" in " ".join(
+        front.split()
+    )
     judged = rules.judge(list(CLAIMS.values()), numbers.tables())
     assert sorted(re.findall(r'href="#claim-([\w-]+)"', explained)) == sorted(judged.id[judged.verdict == rules.FAILS])
 
