@@ -852,7 +852,8 @@ class _Measuring:
         _check_version()
         self.path, self.most = Path(path), vllm_config.speculative_config.num_speculative_tokens
         self.longest = vllm_config.model_config.max_model_len
-        self.name = f"{vllm_config.model_config.model} in vLLM"
+        model = vllm_config.model_config.model
+        self.name = f"{Path(model).name if Path(model).is_dir() else model} in vLLM"
         self.seconds: dict[int, dict[int, deque[float]]] = {}
         self._last: tuple[int, int, float] = 0, 0, 0.0
         self._turn: dict[int, int] = {}
@@ -877,12 +878,16 @@ class _Measuring:
         return drafts
 
     def save(self) -> None:
-        """Write the medians, which never fall as drafts grow, of the numbers of requests that have one without drafts."""
+        """Write the medians of the numbers of requests that have one without drafts, made so that they never fall as drafts grow.
+
+        A median that is above a later one by chance is lowered by as much as the later one is raised.
+        """
         batches = {}
         for batch, seconds in self.seconds.items():
             if 0 in seconds:
                 known = sorted(seconds)
-                medians = np.maximum.accumulate([float(np.median(seconds[drafted])) for drafted in known])
-                batches[batch] = dict(zip(known, medians.tolist(), strict=True))
+                medians = np.array([np.median(seconds[drafted]) for drafted in known])
+                risen, cut = np.maximum.accumulate(medians), np.minimum.accumulate(medians[::-1])[::-1]
+                batches[batch] = dict(zip(known, ((risen + cut) / 2).tolist(), strict=True))
         if batches:
             BatchCosts(batches, self.name).save(self.path)
