@@ -65,8 +65,8 @@ def counts(
     """Rows of parts of :data:`PARTS` on prompts, those of ``sampled`` sampled too; ``answers`` says whose a store has."""
     dense = any(method == "DReSD" for _, method in parts)
     recorded = [
-        record_once(model, tokenizer, asked, how, codealpaca.LONGEST, Capture(layers=(LAST,) if dense else ()))
-        for how, asked in codealpaca.ways(some, sampled)
+        record_once(model, tokenizer, replayed, how, codealpaca.LONGEST, Capture(layers=(LAST,) if dense else ()))
+        for how, replayed in codealpaca.ways(some, sampled)
     ]
     found = []
     for whose in dict.fromkeys(answers for answers, _ in parts):
