@@ -317,18 +317,25 @@ def test_settings_are_chosen_on_every_second_prompt_and_compared_on_the_others(c
 
 def test_what_another_threshold_keeps_is_of_the_set_that_loses_most(comparison, outputs, policies):
     own = [policy for policy in policies if policy.family == "SpecDec++"]
-    tuned, others = {"a": [0, 2], "b": [4, 6]}, {"a": [1, 3], "b": [5, 7]}
-    best = {name: max(own, key=lambda one: speed_of(outputs, one, places).mean()) for name, places in tuned.items()}
+    halves = {"a": ([0, 2], [1, 3]), "b": ([4, 6], [5, 7])}
 
-    def kept(policy, name):
-        mean = lambda one: np.mean(  # noqa: E731
-            [speed_of(outputs, replace(one, heads=(head,)), others[name]) for head in one.heads]
-        )
-        return mean(policy) / mean(best[name])
+    def best(name, half):
+        return max(own, key=lambda one: speed_of(outputs, one, halves[name][half]).mean())
+
+    def kept(name, chosen):
+        """Both halves choose, and the other one is judged."""
+        totals = np.zeros(2)
+        for half in (0, 1):
+            for side, policy in enumerate((chosen(half), best(name, half))):
+                speeds = [speed_of(outputs, replace(policy, heads=(h,)), halves[name][1 - half]) for h in policy.heads]
+                totals[side] += np.mean(speeds)
+        return totals[0] / totals[1]
 
     for policy in own:
-        assert comparison.least_kept(policy.name).value == pytest.approx(min(kept(policy, name) for name in tuned))
-    expected = min(kept(best["b"], "a"), kept(best["a"], "b"))
+        found = comparison.least_kept(lambda half, policy=policy: policy.name)
+        assert found.value == pytest.approx(min(kept(name, lambda half, policy=policy: policy) for name in halves))
+    pairs = (("a", "b"), ("b", "a"))
+    expected = min(kept(name, lambda half, other=other: best(other, half)) for other, name in pairs)
     assert comparison.least_transferred().value == pytest.approx(expected)
 
 

@@ -257,7 +257,7 @@ def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[st
     return found
 
 
-def recorded_variants(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[str, Any]:
+def recorded_variants(at_scale: pd.DataFrame) -> dict[str, Any]:
     """Suffixes, nodes and stored text on recorded outputs, with the largest stores."""
     code, chat = (largest(retrieval.case_rows(at_scale, case)) for case in (retrieval.CODE, retrieval.CHAT))
 
@@ -272,12 +272,13 @@ def recorded_variants(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[
     }
     short = {n: variant(f"suffixes up to {n}") for n in (2, 4, 6)}
     found["real_code_ngram_2_over_16"] = ratio(short[2], code)
+    own_card = retrieval.own_pass_costs()
     for n, rows in short.items():
-        found[f"real_code_ngram_{n}_over_16_rest"] = speed_ratio(rows, code, retrieval.own_pass_costs())
+        found[f"real_code_ngram_{n}_over_16_rest"] = speed_ratio(rows, code, own_card)
     for many, few in ((48, 8), (256, 48)):
         found[f"real_code_nodes_{many}_over_{few}"] = ratio(nodes[many], nodes[few])
     for many, few in ((48, 8), (192, 48), (256, 192)):
-        found[f"real_code_nodes_{many}_over_{few}_gpu"] = speed_ratio(nodes[many], nodes[few], gpu)
+        found[f"real_code_nodes_{many}_over_{few}_rest"] = speed_ratio(nodes[many], nodes[few], own_card)
     for name, case in {"vicuna": retrieval.CHAT, "llama": "Llama-2-7B-chat, AlpacaEval"}.items():
         stores = (retrieval.case_rows(at_scale, case, store) for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT))
         found[f"real_{name}_own_over_gpt4"] = ratio(*stores, retrieval.CHARACTERS)

@@ -40,7 +40,7 @@ def settings(comparison: PolicyComparison, draft: str) -> dict[str, Any]:
     for all sets, or that of another set, keeps of a set's best speed."""
     front = {key: comparison.front(own) for key, own in SETS.items()}
     return {
-        f"{draft}_one_setting": comparison.least_kept(comparison.single("SpecDec++")),
+        f"{draft}_one_setting": comparison.least_kept(lambda half: half.single("SpecDec++")),
         f"{draft}_transfer_least": comparison.least_transferred(),
         **{f"{draft}_front_share_{key}": share for key, (share, _) in front.items()},
         **{f"{draft}_front_within_{key}": within for key, (_, within) in front.items()},

@@ -265,14 +265,29 @@ class PolicyComparison:
         rows = [self.rows(method, name).assign(method=side) for side, method in pair.items()]
         return ratio(pd.concat(rows), *pair, MEAN_SPEED)
 
-    def least_kept(self, method: str) -> Interval:
-        """Speed of one policy of SpecDec++ over that of a set's own best one, on the set where it keeps least."""
-        return min(self.over(method, self.fastest("SpecDec++", name), name) for name in self.sets)
+    def kept(self, name: str, chosen: Callable[[PolicyComparison], str]) -> Interval:
+        """Speed of a policy of SpecDec++ over that of a set's own best one.
+
+        Both are chosen on each half of the prompts, and compared on the other half.
+        """
+        halves = self, PolicyComparison(self.plays.assign(tuning=~self.plays.tuning), self.times)
+        rows = [
+            half.rows(method, name).assign(method=side)
+            for half in halves
+            for side, method in {"ours": chosen(half), "best": half.fastest("SpecDec++", name)}.items()
+        ]
+        return ratio(pd.concat(rows), "ours", "best", MEAN_SPEED)
+
+    def least_kept(self, chosen: Callable[[PolicyComparison], str]) -> Interval:
+        """:meth:`kept` on the set where it is least."""
+        return min(self.kept(name, chosen) for name in self.sets)
 
     def least_transferred(self) -> Interval:
-        """The same of the best policies of other sets: of the pair of sets that loses most."""
-        own = {name: self.fastest("SpecDec++", name) for name in self.sets}
-        return min(self.over(own[other], own[name], name) for other, name in permutations(self.sets, 2))
+        """:meth:`kept` of the best policies of other sets: of the pair of sets that loses most."""
+        return min(
+            self.kept(name, lambda half, other=other: half.fastest("SpecDec++", other))
+            for other, name in permutations(self.sets, 2)
+        )
 
     def front(self, name: str) -> tuple[float, int]:
         """:func:`matched_share` of the fixed lengths by SpecDec++ on a set."""

@@ -180,8 +180,6 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
         "k70_a_over_pldt": results.ratio(rows, "PLD+ (a)", PARTIAL_70),
         "k_last_over_first_h": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h), 10"),
         "k_last_over_first_a": results.ratio(rows, "PLD+ (a), 100", "PLD+ (a), 10"),
-        "k_70_over_10_h_gpu": results.ratio(rows, "PLD+ (h)", "PLD+ (h), 10", results.SPEED),
-        "k_100_over_70_h_gpu": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h)", results.SPEED),
         "rest_over_plain_gpu": results.rate(rows[rows.method == "REST"], results.SPEED),
         "h_over_pld_all_gpu": results.ratio(rows, "PLD+ (h)", "PLD", results.SPEED),
         "h_over_pld_all_unlooped_gpu": results.ratio(rows[~rows.looped], "PLD+ (h)", "PLD", results.SPEED),
