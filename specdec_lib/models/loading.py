@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 import warnings
@@ -246,7 +245,7 @@ def load_model(
         ``"pocket-draft"``.
     device : str
         ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; or ``"map"``, which spreads the layers over all GPUs of the
-        machine (``device_map="auto"`` of transformers; needs accelerate).
+        machine (``device_map="auto"`` of transformers).
     dtype : str or torch.dtype
         ``"auto"``: float32 on the CPU, the checkpoint's own type on a GPU. Or ``"float32"``, ``"bfloat16"``, ... Or ``"file"``,
         which keeps the bits of a GGUF file (Q4_0, Q4_1, Q4_K, Q5_0, Q6_K, Q8_0) and decodes on the processor with them; such
@@ -276,8 +275,6 @@ def load_model(
     if dtype == "file":
         return _of_file(name_or_path, device)
     spread = device == "map"
-    if spread and importlib.util.find_spec("accelerate") is None:
-        raise ImportError("device is 'map', which needs accelerate: pip install accelerate, or name one device")
     place = resolve_device("auto" if spread else device)
     kind = resolve_dtype(dtype, place)
     options = {"dtype": kind, "trust_remote_code": trust_remote_code} | ({"device_map": "auto"} if spread else {})
