@@ -62,6 +62,9 @@ _ROOM = 64
 #: mean speed of replayed batches of 64 prompts at measured costs; ``benchmarks/serving.py`` asks others.
 _OFFSET = 2.0
 
+#: Timed passes of one kind without which there is no cost of it.
+_FEWEST = 3
+
 _log = logging.getLogger("vllm.specdec_lib")
 
 
@@ -880,12 +883,13 @@ class _Measuring:
     def save(self) -> None:
         """Write the medians of the numbers of requests that have one without drafts, made so that they never fall as drafts grow.
 
-        A median that is above a later one by chance is lowered by as much as the later one is raised.
+        A median that is above a later one by chance is lowered by as much as the later one is raised. A number of requests that was
+        met only while others came or went has a few passes, some of which read a prompt; it is not written.
         """
         batches = {}
         for batch, seconds in self.seconds.items():
-            if 0 in seconds:
-                known = sorted(seconds)
+            if len(seconds.get(0, ())) >= _FEWEST:
+                known = sorted(drafted for drafted in seconds if len(seconds[drafted]) >= _FEWEST)
                 medians = np.array([np.median(seconds[drafted]) for drafted in known])
                 risen, cut = np.maximum.accumulate(medians), np.minimum.accumulate(medians[::-1])[::-1]
                 batches[batch] = dict(zip(known, ((risen + cut) / 2).tolist(), strict=True))

@@ -24,7 +24,7 @@ def calibrate_vllm(
     batch: Annotated[list[int] | None, options.whole_number("Requests at once; may be given several times.")] = None,
     tokens: Annotated[int, options.whole_number("Most drafted tokens of a request.")] = 8,
     context: Annotated[int, options.whole_number("Tokens of each request's prompt.")] = 256,
-    repeats: Annotated[int, options.whole_number("Timed passes of each kind.")] = 24,
+    repeats: Annotated[int, options.whole_number("Timed passes of each kind.", 3)] = 24,
     engine: Annotated[str, typer.Option(help="Further arguments of vllm.LLM, as a JSON object.")] = "{}",
 ) -> None:
     """Measure in vLLM how long passes take, by requests and drafted tokens."""
