@@ -58,7 +58,14 @@ from specdec_lib.experiments.runs import papers_prompts, results, row_files
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.retrieval import record_replies
-from specdec_lib.experiments.statistics.intervals import Interval, difference_of_rates, interval_of_sums
+from specdec_lib.experiments.statistics.intervals import (
+    SEED,
+    Interval,
+    bootstrap_counts,
+    difference_of_rates,
+    interval_ends,
+    interval_of_sums,
+)
 from specdec_lib.files import write_atomic
 from specdec_lib.heads import induction
 from specdec_lib.models.fingerprint import fingerprint
@@ -224,7 +231,7 @@ def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, costs: Mapping[i
     """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
 
     Speeds are compared at ``costs``, unless the column says tokens per pass. The closest rival is the one that is led least,
-    a draft model's passes counted.
+    a draft model's passes counted. Lookahead is not among these rivals: its few prompts are compared apart.
     """
     costed = papers_prompts.with_draft_model_cost(greedy, costs, published_draft_cost())
     columns = {}
@@ -232,7 +239,8 @@ def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, costs: Mapping[i
         for rival, other in {"PLD": "PLD", "PLD, partial": PARTIAL, "REST": "REST"}.items():
             for rows, how in ((greedy, ""), (sampled, ", sampled")):
                 columns[f"{name} over {rival}{how}"] = results.ratio(rows, method, other, results.SPEED, "task")
-        columns[f"{name} over its closest rival"] = {
+        columns[f"{name} over Lookahead"] = results.ratio(greedy, method, "Lookahead", results.SPEED, "task")
+        columns[f"{name} over its closest rival"] = {results.ALL: papers_prompts.least_lead(costed, method)} | {
             task: papers_prompts.least_lead(rows, method) for task, rows in costed.groupby("task")
         }
     for first, second in (("PLD+ (h)", "PLD+ (a)"), ("REST", "PLD")):
@@ -250,10 +258,22 @@ def span_gain(runs: pd.DataFrame, longer: str, shorter: str) -> Interval:
 
 
 def ratio_to_random(runs: pd.DataFrame, chosen: str, drawn: Sequence[str]) -> Interval:
-    """Tokens per pass of one method over those of several drawn at random, which count together."""
-    again = [runs[runs.method == chosen].assign(method="chosen", seed=number) for number in range(len(drawn))]
-    again += [runs[runs.method == name].assign(method="random", seed=number) for number, name in enumerate(drawn)]
-    return results.ratio(pd.concat(again), "chosen", "random")
+    """Tokens per pass of one method over those of several drawn at random, which count together.
+
+    A bootstrap sample draws prompts, and draws among the random methods, which all of its prompts share.
+    """
+    sums = runs.pivot_table(list(results.PER_PASS), ["task", "prompt"], "method", "sum")
+    tokens, passes = (sums[column][[chosen, *drawn]].to_numpy(float) for column in results.PER_PASS)
+    prompts, count = bootstrap_counts(len(tokens)), len(drawn)
+    methods = np.random.default_rng(SEED + 1).multinomial(count, np.full(count, 1 / count), size=len(prompts))
+
+    def ratio(prompts: np.ndarray, methods: np.ndarray) -> np.ndarray:
+        above, below = (prompts @ table for table in (tokens, passes))
+        rivals = (above[:, 1:] * methods).sum(1) / (below[:, 1:] * methods).sum(1)
+        return above[:, 0] / below[:, 0] / rivals
+
+    value = ratio(np.ones((1, len(tokens))), np.ones((1, count)))
+    return Interval(float(value[0]), *interval_ends(ratio(prompts, methods), len(tokens)), len(tokens))
 
 
 def speed_as_released(known: pd.DataFrame, costs: Mapping[int, float]) -> Interval:

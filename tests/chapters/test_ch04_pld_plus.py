@@ -272,6 +272,7 @@ def test_methods_are_compared_on_the_outputs_that_all_of_them_have():
 def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_least():
     passes = {
         "PLD+ (h)": 2, "PLD+ (a)": 4, "PLD": 3, "PLD, partial drafts, 10": 5, "REST": 6, "SpecDec": 2,
+        "Lookahead": 7,
     }  # fmt: skip
     costs = {1: 1.0, 11: 2.0}
 
@@ -282,7 +283,10 @@ def test_what_decides_is_compared_task_by_task_and_the_closest_rival_is_led_leas
             for name, count in passes.items()
         ]).pipe(results.with_cost, costs)  # fmt: skip
 
-    found = plus.ratios_by_task(of(1), of(3), costs).loc["t"].map(lambda interval: interval.value)
+    ratios = plus.ratios_by_task(of(1), of(3), costs)
+    found = ratios.loc["t"].map(lambda interval: interval.value)
+    assert found["(a) over Lookahead"] == pytest.approx(7 / 4)
+    assert ratios.loc["all", "(h) over its closest rival"] == ratios.loc["t", "(h) over its closest rival"]
     assert found["(h) over PLD"] == pytest.approx(3 / 2)
     assert found["(a) over PLD, partial, sampled"] == pytest.approx(5 / 4)
     # SpecDec has the fewest passes, but those of its draft model count.
@@ -298,6 +302,15 @@ def test_sampled_outputs_are_compared_with_greedy_ones_of_their_prompts_and_draw
     assert papers_prompts.sampled_over_greedy(sampled, greedy, "a").value == pytest.approx((40 / 18) / (40 / 12))
     rows = pd.concat([runs("ours", [2, 2]), runs("one", [4, 4]), runs("other", [8, 8])])
     assert plus.ratio_to_random(rows, "ours", ["one", "other"]).value == pytest.approx((40 / 8) / (40 / 24))
+
+
+def test_what_was_drawn_at_random_is_drawn_again_for_all_prompts_together():
+    rows = pd.concat([runs("ours", [2, 2]), runs("one", [4, 4]), runs("other", [8, 8])])
+    # All prompts are alike, so that only the draw of the two methods spreads: both may be the first, or both the second.
+    found = plus.ratio_to_random(rows, "ours", ["one", "other"])
+    assert found[1:] == pytest.approx((4 / 2, 8 / 2, 2))
+    alone = plus.ratio_to_random(rows, "ours", ["one"])
+    assert alone[:3] == pytest.approx((2, 2, 2))
 
 
 def test_what_longer_drafts_gain_is_ranked_by_spans_on_outputs_with_a_draft():

@@ -120,6 +120,7 @@ def test_numbers_are_ratios_of_rates_and_every_claim_finds_its_twin():
     expected = {
         "h_over_pld_short_gpu": 1.6, "h_over_pld_all_gpu": 1.6, "h_over_a_turns": 0.8, "rest_over_pld_code": 0.4,
         "k_last_over_first_h": 2.5, "rest_over_plain_gpu": 0.5, "h_over_pld_all_unlooped_gpu": 1.6,
+        "h_over_rest_summarisation_gpu": 4.0,
     }  # fmt: skip
     assert {name: values[name] for name in expected} == pytest.approx(expected)
     claims = [claim for claim in load_claims() if claim.second]

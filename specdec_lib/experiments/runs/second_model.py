@@ -181,6 +181,9 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
         "k_last_over_first_h": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h), 10"),
         "k_last_over_first_a": results.ratio(rows, "PLD+ (a), 100", "PLD+ (a), 10"),
         "rest_over_plain_gpu": results.rate(rows[rows.method == "REST"], results.SPEED),
+        "h_over_rest_summarisation_gpu": results.ratio(
+            rows[rows.task == "summarisation"], "PLD+ (h)", "REST", results.SPEED
+        ),
         "h_over_pld_all_gpu": results.ratio(rows, "PLD+ (h)", "PLD", results.SPEED),
         "h_over_pld_all_unlooped_gpu": results.ratio(rows[~rows.looped], "PLD+ (h)", "PLD", results.SPEED),
     }

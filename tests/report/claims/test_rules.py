@@ -332,7 +332,10 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "pld-plus-conversation": "1111 holds, 1101 part, 1110 part, 0111 not, 1011 not, 0001 not",
     "pld-plus-table-1-copying": "1111111111 holds, 1111100000 part, 0111111111 not, 0000000000 not",
     "pld-plus-table-2": f"{'1' * 20} holds, {'1' * 18}01 part, 0{'1' * 19} not, {'0' * 20} not",
-    "pld-plus-order-editing": "1111111 holds, 1100000 part, 0111111 not, 0000000 not",
+    "pld-plus-order-editing": "111111111 holds, 110000000 part, 011111111 not, 000000000 not",
+    "pld-plus-table-1-tuning-free": f"{'1' * 20} holds, {'1' * 10}{'0' * 10} part, 0{'1' * 19} not, {'0' * 20} not",
+    "pld-plus-tables-4-5": f"{'1' * 12} holds, 1111{'0' * 8} part, 0{'1' * 11} not, {'0' * 12} not",
+    "pld-plus-table-3": "111 holds, 101 part, 110 not, 011 not, 000 not",
     "pld-plus-order-temperature": "1111 holds, 0011 part, 1101 not, 0000 not",
     "dresd-lead": "1111 holds, 0011 part, 1101 not, 0000 not",
     "specdec-pp-lemma-oracle": "111 holds, 110 holds, 101 part, 100 not, 011 not",
@@ -341,7 +344,7 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
 }
 THIRD_IS_PART = ("dresd-acceptance", "dresd-length", "dresd-exact-match", "dresd-best-speedup")
 CASES |= dict.fromkeys(THIRD_IS_PART, "111 holds, 001 part, 101 part, 110 not, 000 not")
-FIRST_IS_PART = ("specdec-pp-balance", "specdec-pp-parallel", "pld-plus-table-11", "pld-plus-table-3")
+FIRST_IS_PART = ("specdec-pp-balance", "specdec-pp-parallel", "pld-plus-table-11")
 CASES |= dict.fromkeys(FIRST_IS_PART, "11 holds, 10 part, 01 not, 00 not")
 WORDS = {"holds": rules.HOLDS, "part": rules.PARTLY, "not": rules.FAILS}
 
