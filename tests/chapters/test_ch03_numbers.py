@@ -9,6 +9,7 @@ import pytest
 
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import alpaca, codealpaca, duplicates, numbers
 from specdec_lib.chapters.ch03_dense_vs_sparse_retrieval import growing_stores as retrieval
+from specdec_lib.experiments.data.published_numbers import published_draft_step
 from specdec_lib.experiments.runs import papers_prompts
 from specdec_lib.experiments.statistics.intervals import Interval
 from specdec_lib.report import numbers as tables
@@ -178,9 +179,6 @@ def test_sampled_answers_are_aligned_with_sampled_outputs_alone():
         "sampling_nucleus_gain": in_store(frame, "nucleus", "DReSD", **rate)
         / in_store(frame, "nucleus", "DReSD", sampling=False, **rate),
     }
-    for method in ("REST", "DReSD"):
-        before = in_store(frame, "nucleus", method, sampling=False) / in_store(frame, "greedy", method)
-        expected[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = before
     good = in_store(frame, "greedy", "DReSD")
     for axis in retrieval.AXES:
         expected[f"alignment_without_{axis}"] = in_store(frame, "greedy", "DReSD", **{axis: False}) / good
@@ -211,13 +209,26 @@ def test_on_alpaca_a_store_of_own_answers_is_compared_with_one_of_those_that_com
     found = numbers.whose_answers(frame)
     assert found.pop("alpaca_prompts") == len(PROMPTS)
     assert (found.pop("alpaca_own_tokens"), found.pop("alpaca_their_tokens")) == (499, 500)
-    assert len(found) == 8
-    for key, number in found.items():
+    gains = {key: number for key, number in found.items() if key.endswith("_gain")}
+    assert len(gains) == 8 and len(found) == 12
+    for key, number in gains.items():
         _, method, way, value, _ = key.split("_")
         above, below = {"rate": ("accepted", "depth"), "tpf": ("tokens", "passes")}[value]
         where = {"way": way, "method": {"rest": "REST", "dresd": "DReSD"}[method]}
         own, theirs = (per(frame, above, below, answers=whose, **where) for whose in (alpaca.OWN, alpaca.THEIRS))
         assert number.value == pytest.approx(own / theirs), key
+
+
+def test_sampled_outputs_on_alpaca_are_compared_with_greedy_ones_of_the_same_prompts():
+    frame = alpaca_rows()
+    frame = frame[(frame.way == "greedy") | frame.prompt.isin(["a", "b"])]
+    found = numbers.whose_answers(frame)
+    for (method, name), (whose, said) in itertools.product(
+        {"REST": "rest", "DReSD": "dresd"}.items(), {alpaca.OWN: "own", alpaca.THEIRS: "their"}.items()
+    ):
+        same = frame[frame.prompt.isin(["a", "b"])]
+        sampled, greedy = (per(same, method=method, answers=whose, way=way) for way in ("nucleus", "greedy"))
+        assert found[f"alpaca_{name}_nucleus_over_greedy_{said}"].value == pytest.approx(sampled / greedy)
 
 
 # DReSD's own setting ---------------------------------------------------------------------------------------------
@@ -233,10 +244,12 @@ def code_alpaca():
     return codealpaca.named(frame.assign(temperature=np.where(frame.way == "greedy", 0.0, 0.7)))
 
 
-def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_model_pays_for_its_passes():
+def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_model_pays_for_its_steps():
     frame = code_alpaca()
-    found = numbers.on_code_alpaca(frame, COSTS, 0.5)
+    found = numbers.on_code_alpaca(frame, COSTS, 1.5)
     assert found.pop("codealpaca_prompts") == len(PROMPTS) and found.pop("codealpaca_stored") == 1000
+    assert found.pop("codealpaca_draft_step") == 1.5
+    found = {key: number for key, number in found.items() if "long_over_short" not in key}
 
     def of(method, above, below, way):
         stored = 0 if method in ("PLD", "SpecDec") else 1000
@@ -261,17 +274,43 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
         expected[f"filter_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "drafted", (way,))
     expected["deep_over_wide_greedy_gpu"] = over("DReSD, 3 x 20", "DReSD, 10 x 10", ways=("greedy",))
     expected["wide_over_deep_nucleus_gpu"] = over("DReSD, 10 x 10", "DReSD, 3 x 20", ways=("nucleus",))
+    expected["deep_over_matched_greedy_gpu"] = over("DReSD, 3 x 20", "DReSD", ways=("greedy",))
+    expected["wide_over_matched_nucleus_gpu"] = over("DReSD, 10 x 10", "DReSD", ways=("nucleus",))
+    expected["wide_over_rest_nucleus_gpu"] = over("DReSD, 10 x 10", "REST", ways=("nucleus",))
     speeds = {name: of(name, "tokens", "cost", "greedy") for name in ("DReSD, 3 x 20", "PLD", "REST")}
     where = {"method": "SpecDec", "way": "greedy"}
-    speeds["SpecDec"] = total(frame, "tokens", **where) / (
-        total(frame, "cost", **where) + 0.5 * total(frame, "drafted", **where)
-    )
+    speeds["SpecDec"] = total(frame, "tokens", **where) / (1.5 * total(frame, "passes", **where))
+    for rival in ("PLD", "SpecDec"):
+        expected[f"matched_dresd_over_{rival.lower()}_gpu"] = of("DReSD", "tokens", "cost", "greedy") / speeds[rival]
     best = expected["dresd_over_plain_gpu"] = speeds.pop("DReSD, 3 x 20")
     for rival, speed in speeds.items():
         expected |= {f"{rival.lower()}_over_plain_gpu": speed, f"best_dresd_over_{rival.lower()}_gpu": best / speed}
     assert {key: number.value for key, number in found.items()} == pytest.approx(
         {f"codealpaca_{key}": value for key, value in expected.items()}
     )
+
+
+def test_a_step_with_a_draft_model_costs_what_spec_bench_accepts_over_what_it_gains():
+    assert published_draft_step() == pytest.approx(2.28 / 1.52)
+
+
+def test_longer_drafts_are_compared_where_more_is_accepted_and_where_less_is():
+    frame = code_alpaca()
+    found = {key: number.value for key, number in numbers.on_code_alpaca(frame, COSTS, 1.5).items() if "long" in key}
+    greedy = frame[frame.way == "greedy"]
+    matched = greedy[(greedy.method == "DReSD") & (greedy.stored == 1000)]
+    rates = (matched.accepted / matched.depth).tolist()
+    above = [prompt for prompt, rate in zip(matched.prompt, rates, strict=True) if rate > np.median(rates)]
+    assert 0 < len(above) < len(PROMPTS)
+
+    def longer(rows, stored=1000):
+        long, short = (per(rows, below="cost", method=f"DReSD, 1 x {n}", stored=stored) for n in (20, 6))
+        return long / short
+
+    high, low = longer(greedy[greedy.prompt.isin(above)]), longer(greedy[~greedy.prompt.isin(above)])
+    expected = {"high": high, "low": low, "high_over_low": high / low}
+    expected["large_over_small"] = longer(greedy) / longer(greedy, 100)
+    assert found == pytest.approx({f"codealpaca_long_over_short_{key}_gpu": value for key, value in expected.items()})
 
 
 def stored_twice():
@@ -305,7 +344,7 @@ def test_a_store_with_documents_twice_is_compared_with_the_same_text_once():
 
 def shapes():
     names = {(10, length) for length in retrieval.LENGTHS} | {(3, 20)}
-    methods = (*(f"{number} x {length}" for number, length in sorted(names)), "REST", "REST, n from 1")
+    methods = (*(f"{number} x {length}" for number, length in sorted(names)), "REST", "REST, n from 1", "PLD", "both")
     return rows(5, task=("code completion",), way=WAYS, method=methods)
 
 
@@ -327,6 +366,11 @@ def test_shapes_are_compared_by_their_speed_at_the_cost_of_their_passes():
         "best_shape_greedy_over_rest_from_1_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST, n from 1"),
         "best_shape_nucleus_over_rest_gpu": speed("nucleus", "10 x 10") / speed("nucleus", "REST"),
         "best_shape_nucleus_over_rest_from_1_gpu": speed("nucleus", "10 x 10") / speed("nucleus", "REST, n from 1"),
+        **{
+            f"combined_{way}_over_{name}_gpu": speed(way, "both") / speed(way, source)
+            for way in WAYS
+            for name, source in {"dresd": "10 x 6", "pld": "PLD"}.items()
+        },
         "composed_dresd_own_over_plain_gpu": speed("greedy", "3 x 20"),
         "composed_rest_own_over_plain_gpu": speed("greedy", "REST"),
         "composed_dresd_own_over_rest_own_gpu": speed("greedy", "3 x 20") / speed("greedy", "REST"),

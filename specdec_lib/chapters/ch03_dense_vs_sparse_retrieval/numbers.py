@@ -65,13 +65,15 @@ def growing_stores(compared: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_pass: float) -> dict[str, Any]:
+def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_step: float) -> dict[str, Any]:
     """DReSD's own setting, rows named by ``codealpaca.named``: the largest store, at a GPU's cost of a pass.
 
-    ``draft_pass`` is the cost of a draft model's pass.
+    ``draft_step`` is the cost of a step with a draft model.
     """
     found: dict[str, Any] = {"codealpaca_prompts": rows.prompt.nunique(), "codealpaca_stored": rows.stored.max()}
-    costed = papers_prompts.with_draft_model_cost(codealpaca.of_largest(rows), gpu, draft_pass)
+    found["codealpaca_draft_step"] = draft_step
+    every = papers_prompts.with_draft_model_step(rows, gpu, draft_step)
+    costed = codealpaca.of_largest(every)
     for version, name in NAMES.items():
         over = retrieval.dresd_over(costed, version)
         found |= {f"codealpaca_{value}_dresd_over_{name}": lead for value, lead in over.items()}
@@ -86,11 +88,43 @@ def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_pass: flo
     deep, wide = (f"DReSD, {shape}" for shape in (retrieval.DEEP, retrieval.WIDE))
     found["codealpaca_deep_over_wide_greedy_gpu"] = ratio(greedy[deep], greedy[wide], SPEED)
     found["codealpaca_wide_over_deep_nucleus_gpu"] = ratio(nucleus[wide], nucleus[deep], SPEED)
+    found["codealpaca_deep_over_matched_greedy_gpu"] = ratio(greedy[deep], greedy["DReSD"], SPEED)
+    found["codealpaca_wide_over_matched_nucleus_gpu"] = ratio(nucleus[wide], nucleus["DReSD"], SPEED)
+    found["codealpaca_wide_over_rest_nucleus_gpu"] = ratio(nucleus[wide], nucleus["REST"], SPEED)
     found["codealpaca_dresd_over_plain_gpu"] = rate(greedy[deep], SPEED)
     for rival in ("PLD", "REST", "SpecDec"):
         found[f"codealpaca_{rival.lower()}_over_plain_gpu"] = rate(greedy[rival], SPEED)
         found[f"codealpaca_best_dresd_over_{rival.lower()}_gpu"] = ratio(greedy[deep], greedy[rival], SPEED)
-    return found
+    for rival in ("PLD", "SpecDec"):  # over REST it is among those above
+        found[f"codealpaca_matched_dresd_over_{rival.lower()}_gpu"] = ratio(greedy["DReSD"], greedy[rival], SPEED)
+    return found | {f"codealpaca_long_over_short_{name}_gpu": value for name, value in longer_drafts(every).items()}
+
+
+def longer_drafts(rows: pd.DataFrame) -> dict[str, Interval]:
+    """Speed of DReSD's single drafts of 20 tokens over that of 6, greedily, from rows with their ``cost``.
+
+    ``high``: with the largest store, on the prompts on which ten drafts of 6 have an acceptance rate above the median. ``low``: on
+    the others. ``high_over_low``: the one over the other. ``large_over_small``: with the largest store over with the smallest.
+    """
+    dense = rows[(rows.way == "greedy") & (rows.stored > 0)]
+    large, small = largest(dense), dense[dense.stored == dense.stored.min()]
+    matched = large[large.method == "DReSD"].set_index("prompt")
+    accepted = (matched.accepted / matched.depth).fillna(0)
+    above = large.prompt.isin(accepted.index[accepted > accepted.median()])
+
+    def lengths(part: pd.DataFrame) -> list[pd.DataFrame]:
+        return [part[part.method == f"DReSD, 1 x {length}"] for length in (20, 6)]
+
+    def change(*pairs: list[pd.DataFrame]) -> Interval:
+        return of_rates([*pairs[0], *pairs[1]], lambda a, b, c, d: (a / b) / (c / d), SPEED)
+
+    high, low = lengths(large[above]), lengths(large[~above])
+    return {
+        "high": ratio(*high, SPEED),
+        "low": ratio(*low, SPEED),
+        "high_over_low": change(high, low),
+        "large_over_small": change(lengths(large), lengths(small)),
+    }
 
 
 def stored_twice(once: pd.DataFrame, twice: pd.DataFrame, found: pd.DataFrame) -> dict[str, Any]:
@@ -128,10 +162,6 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
     )
     found["sampling_nucleus_over_greedy_after"] = ratio(several["nucleus"], several["greedy"], ACCEPTANCE)
     found["sampling_nucleus_gain"] = retrieval.alignment_ratio(design, "nucleus", "DReSD", "sampling", value=ACCEPTANCE)
-    for method in ("REST", "DReSD"):
-        found[f"sampling_{method.lower()}_nucleus_over_greedy_before"] = ratio(
-            cell("nucleus", method, sampling=False), cell("greedy", method)
-        )
     found["coverage_nucleus_over_greedy"] = of_rates(
         [several["nucleus"], one["nucleus"], several["greedy"], one["greedy"]], lambda a, b, c, d: (a / b) / (c / d)
     )
@@ -155,6 +185,11 @@ def whose_answers(rows: pd.DataFrame) -> dict[str, Any]:
         for method, (name, value) in itertools.product(methods, VALUES.items()):
             gain = ratio(methods[method], other[way][method], value)
             found[f"alpaca_{method.lower()}_{way}_{name}_gain"] = gain
+    for name, stored in {"own": own, "their": theirs}.items():
+        greedy, nucleus = (retrieval.by_way_and_method(stored)[way] for way in WAYS)
+        for method, sampled in nucleus.items():
+            same = greedy[method][greedy[method].prompt.isin(sampled.prompt)]
+            found[f"alpaca_{method.lower()}_nucleus_over_greedy_{name}"] = ratio(sampled, same)
     return found
 
 
@@ -171,6 +206,9 @@ def draft_shapes(shapes: Mapping[str, Mapping[str, pd.DataFrame]], gpu: Mapping[
         for rival in rivals:
             lead = speed_ratio(shapes[way][best], shapes[way][rival], gpu)
             found[f"best_shape_{way}_over_{NAMES[rival]}_gpu"] = lead
+        for name, source in {"dresd": retrieval.MATCHED, "pld": "PLD"}.items():
+            lead = speed_ratio(shapes[way]["both"], shapes[way][source], gpu)
+            found[f"combined_{way}_over_{name}_gpu"] = lead
     found["composed_dresd_own_over_plain_gpu"] = speed(greedy[deep], gpu)
     found["composed_rest_own_over_plain_gpu"] = speed(greedy["REST"], gpu)
     found["composed_dresd_own_over_rest_own_gpu"] = found["best_shape_greedy_over_rest_gpu"]

@@ -74,6 +74,12 @@ def with_draft_model_cost(rows: pd.DataFrame, passes: Mapping[int, float], draft
     return rows.assign(cost=rows.cost + draft_pass * drafted_by_model)
 
 
+def with_draft_model_step(rows: pd.DataFrame, passes: Mapping[int, float], step: float) -> pd.DataFrame:
+    """Rows with what their passes cost (``cost``); each pass of SpecDec costs ``step``, its drafting included."""
+    rows = results.with_cost(rows, passes)
+    return rows.assign(cost=rows.cost.where(rows.method != "SpecDec", step * rows.passes))
+
+
 def least_lead(rows: pd.DataFrame, ours: str, rivals: Sequence[str] = TUNING_FREE) -> Interval:
     """A method's speed over that of the rival that it leads least, each on the outputs that both have."""
     return min(results.ratio(rows, ours, rival, results.SPEED) for rival in rivals)

@@ -338,6 +338,8 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "pld-plus-table-3": "111 holds, 101 part, 110 not, 011 not, 000 not",
     "pld-plus-order-temperature": "1111 holds, 0011 part, 1101 not, 0000 not",
     "dresd-lead": "1111 holds, 0011 part, 1101 not, 0000 not",
+    "dresd-shape": "1111 holds, 1010 part, 1110 part, 0111 not, 1101 not, 0000 not",
+    "dresd-fastest": "111111 holds, 111000 holds, 000111 part, 101111 part, 101110 not, 000000 not",
     "specdec-pp-lemma-oracle": "111 holds, 110 holds, 101 part, 100 not, 011 not",
     "specdec-pp-threshold-policy": "11 holds, 10 holds, 01 part, 00 not",
     "specdec-pp-optimal-threshold-value": "11 holds, 10 holds, 01 part, 00 not",
