@@ -84,7 +84,9 @@ def made_plays():
             for family, setting, passes in (
                 ("fixed K", "K = 4", 10),
                 ("any fixed K", "K = 4", 10),
+                ("confidence", "threshold = 0.4", 9),
                 ("confidence, two or more", "threshold = 0.4", 8),
+                ("cumulative confidence", "h = 0.4", 7),
                 ("SpecDec++", "h = 0.3", 5),
                 ("SpecDec++, equal weights", "h = 0.3", 6),
                 ("SpecDec++, linear", "h = 0.3", 5),
@@ -107,7 +109,7 @@ def made_plays():
 def test_numbers_of_rows_that_are_known():
     met = pd.DataFrame(
         [
-            {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "accepted": accepted}
+            {"task": task, "prompt": str(prompt), "turn": 0, "seed": 0, "accepted": accepted, "head": 0.5}
             for task, share in zip(draft_agreement.SETS.values(), (2, 3, 4), strict=True)
             for prompt in range(8)
             for accepted in [1.0] * share + [0.0] * (5 - share)
@@ -119,6 +121,11 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_speedup_pp_chat"].value == pytest.approx(40 / 9.5)
     assert found["coarse_pp_over_fixed_code"].value == pytest.approx(14.5 / 9.5)
     assert found["coarse_pp_over_confidence_math"].value == pytest.approx(12.5 / 9.5)
+    assert found["coarse_pp_over_plain_confidence_chat"].value == pytest.approx(13.5 / 9.5)
+    assert found["coarse_pp_over_cumulative_code"].value == pytest.approx(11.5 / 9.5)
+    # The fastest of the three heuristics, chosen together, is the product of the confidences.
+    assert found["coarse_pp_over_heuristics_math"].value == pytest.approx(11.5 / 9.5)
+    assert found["coarse_pp_over_fixed_chat"].prompts == 8  # each half of the prompts chose for the other
     assert found["coarse_pp_over_equal_math"].value == pytest.approx(10.5 / 9.5)
     assert found["coarse_pp_over_unmixed_code"].value == pytest.approx(11.5 / 9.5)
     # There is one length, which takes more passes and drafts as much, and one threshold.
@@ -127,3 +134,44 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
     assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
     assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)
+    # The head says 0.5 of each token; 0.4, 0.6 and 0.8 of the tokens are accepted.
+    overconfident = [found[f"coarse_overconfidence_{key}"].value for key in draft_agreement.SETS]
+    assert overconfident == pytest.approx([0.1, -0.1, -0.3])
+
+
+def test_the_best_length_is_longer_where_models_agree_and_with_a_faster_draft_model():
+    """Two lengths by hand, on 20 tokens: drafts of one take 12 passes, drafts of two 11, or 8 where the models agree more."""
+    rows = [
+        {
+            **{"task": "conversation", "prompt": str(prompt), "turn": 0, "seed": 0, "temperature": 0, "looped": False},
+            **{"family": "any fixed K", "method": f"any fixed K, K = {length}", "head": 0, "tokens": 20},
+            **{"passes": passes, "drafted": length * passes, "accepted": 20 - passes, "draft_passes": length * passes},
+        }
+        for length in (1, 2)
+        for prompt in range(8)
+        for passes in [12 if length == 1 else 8 if prompt >= 4 else 11]
+    ]
+    met = pd.DataFrame(
+        [
+            {
+                "task": "conversation",
+                "prompt": str(prompt),
+                "turn": 0,
+                "seed": 0,
+                "accepted": float(place < 3 or prompt >= 4),
+            }
+            for prompt in range(8)
+            for place in range(5)
+        ]
+    )
+
+    def found(draft):
+        comparison = PolicyComparison(in_sets(pd.DataFrame(rows), {}), (draft, 1.0, 1.0))
+        return draft_agreement.best_lengths(comparison, met, "some")
+
+    # Where they agree less, 12 + 12 d is less than 11 + 22 d from d = 0.1 on; where they agree more, 8 + 16 d is less up to d = 1.
+    assert found(0.2)["some_best_k_aligned_minus_other"].value == 1
+    assert found(0.05)["some_best_k_aligned_minus_other"].value == 0
+    # Over all outputs the shorter length is best only with a slow draft model.
+    assert found(0.2)["some_best_k_quick_minus_slow"].value == 0
+    assert found(0.4)["some_best_k_quick_minus_slow"].value == 1

@@ -339,6 +339,20 @@ def test_what_another_threshold_keeps_is_of_the_set_that_loses_most(comparison, 
     assert comparison.least_transferred().value == pytest.approx(expected)
 
 
+def test_each_half_of_the_prompts_chooses_for_the_other(comparison, outputs, policies):
+    families = ("fixed K", "confidence")
+    own = [policy for policy in policies if policy.family in families]
+    found = comparison.crossed_rows({"best of two": families, "oracle": "oracle"})
+    assert found.method.value_counts().to_dict() == {"best of two": 16, "oracle": 16}  # 8 outputs, 2 training seeds
+    speeds = rate(found[found.method == "best of two"], MEAN_SPEED, by="task")
+    for name, (first, second) in {"a": ([0, 2], [1, 3]), "b": ([4, 6], [5, 7])}.items():
+        expected = []
+        for chosen, compared in ((first, second), (second, first)):
+            best = max(own, key=lambda one, chosen=chosen: speed_of(outputs, one, chosen).mean())
+            expected += speed_of(outputs, best, compared).tolist()
+        assert speeds[name].value == pytest.approx(np.mean(expected)) and speeds[name].prompts == 4
+
+
 def test_a_length_is_matched_by_a_point_no_worse_in_both_rates():
     ours = np.array([[0.5, 0.2], [0.3, 0.6]])
     theirs = np.array([[0.5, 0.2], [0.4, 0.5], [0.6, 0.3], [0.2, 0.9], [0.9, 0.1]])

@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specdec_lib.chapters.ch05_specdec_pp.policies import MEAN_SPEED, PolicyComparison
-from specdec_lib.experiments.runs.results import rate, ratio
+from specdec_lib.chapters.ch05_specdec_pp.policies import MEAN_SPEED, PolicyComparison, best_length
+from specdec_lib.experiments.runs.results import OUTPUT, rate, ratio
 from specdec_lib.experiments.statistics.intervals import Interval, bootstrap_interval
 
 #: The three sets as keys name them.
 SETS = {"chat": "conversation", "code": "code", "math": "mathematics"}
-#: By the word of a key, the family that SpecDec++ is compared with.
+#: By the word of a key, the family that SpecDec++ is compared with, or several. The paper names two heuristics: a threshold on the
+#: draft model's confidence, here with one token at least or two, and on the product of the confidences.
 RIVALS = {
     "fixed": "fixed K",
+    "heuristics": ("confidence", "confidence, two or more", "cumulative confidence"),
     "confidence": "confidence, two or more",
+    "plain_confidence": "confidence",
+    "cumulative": "cumulative confidence",
     "equal": "SpecDec++, equal weights",
     "linear": "SpecDec++, linear",
     "unmixed": "SpecDec++, unmixed",
@@ -52,14 +56,37 @@ def coarse_numbers(comparison: PolicyComparison, met: pd.DataFrame) -> dict[str,
 
     ``met`` are its drafted tokens.
     """
-    held_out = comparison.held_out_rows()
-    speedup = rate(held_out[held_out.method == "SpecDec++"], MEAN_SPEED, by="task")
+    crossed = comparison.crossed_rows({name: name for name in ("SpecDec++", "oracle", "any fixed K")} | RIVALS)
+    speedup = rate(crossed[crossed.method == "SpecDec++"], MEAN_SPEED, by="task")
     found = {f"coarse_speedup_pp_{key}": speedup[own] for key, own in SETS.items()}
-    for word, rival in RIVALS.items():
-        lead = ratio(held_out, "SpecDec++", rival, MEAN_SPEED, by="task")
+    for word in RIVALS:
+        lead = ratio(crossed, "SpecDec++", word, MEAN_SPEED, by="task")
         found |= {f"coarse_pp_over_{word}_{key}": lead[own] for key, own in SETS.items()}
-    found |= how_often(comparison, met, "coarse") | settings(comparison, "coarse")
-    return found | _other_times(comparison) | _oracle(comparison) | _tokens(met)
+    found |= how_often(comparison, met, "coarse") | settings(comparison, "coarse") | overconfidence(met, "coarse")
+    return found | _other_times(comparison) | _oracle(crossed) | _tokens(met) | best_lengths(comparison, met, "coarse")
+
+
+def overconfidence(met: pd.DataFrame, draft: str) -> dict[str, Interval]:
+    """By how much the acceptance that a head predicts on average is above that which is realised, on each set."""
+    more = rate(met.assign(more=met["head"] - met.accepted, tokens=1), ("more", "tokens"), by="task")
+    return {f"{draft}_overconfidence_{key}": more[own] for key, own in SETS.items()}
+
+
+def best_lengths(comparison: PolicyComparison, met: pd.DataFrame, draft: str) -> dict[str, Interval]:
+    """By how many tokens the best fixed length is longer on the half of the outputs where the models agree more, and with a draft
+    model of twice the paper's speed instead of half of it."""
+    seconds, *others = comparison.times
+    usual, fast, dear = (comparison.at(factor * seconds, *others).by_length("speed") for factor in (1, 0.5, 2))
+    agreed = met.groupby(OUTPUT, sort=False).accepted.mean().to_numpy()
+    other, alike = np.array_split(np.argsort(agreed, kind="stable"), 2)  # half agrees less, half more
+    return {
+        f"{draft}_best_k_aligned_minus_other": bootstrap_interval(
+            lambda a, b: best_length(usual, alike[a]) - best_length(usual, other[b]), (len(alike), len(other))
+        ),
+        f"{draft}_best_k_quick_minus_slow": bootstrap_interval(
+            lambda some: best_length(fast, some) - best_length(dear, some), len(agreed)
+        ),
+    }
 
 
 def over_best_length(comparison: PolicyComparison, name: str = "conversation") -> Interval:
@@ -68,22 +95,25 @@ def over_best_length(comparison: PolicyComparison, name: str = "conversation") -
 
 
 def _other_times(comparison: PolicyComparison) -> dict[str, Any]:
-    """SpecDec++ over the best fixed length with a draft model of half and of twice the paper's speed."""
+    """SpecDec++ over the best fixed length of the paper's grid on Alpaca, with a draft model of half and of twice the paper's
+    speed."""
     draft, target, _ = comparison.times
-    return {
-        "coarse_pp_over_fixed_slow": over_best_length(comparison.at(2 * draft, target)),
-        "coarse_pp_over_fixed_quick": over_best_length(comparison.at(0.5 * draft, target)),
-    }
+
+    def lead(factor: float) -> Interval:
+        crossed = comparison.at(factor * draft, target).crossed_rows({"ours": "SpecDec++", "theirs": RIVALS["fixed"]})
+        return ratio(crossed, "ours", "theirs", MEAN_SPEED, by="task")[SETS["chat"]]
+
+    return {"coarse_pp_over_fixed_slow": lead(2), "coarse_pp_over_fixed_quick": lead(0.5)}
 
 
-def _oracle(comparison: PolicyComparison) -> dict[str, Interval]:
+def _oracle(crossed: pd.DataFrame) -> dict[str, Interval]:
     """The oracle on Alpaca, where the paper has it."""
-    length = comparison.fastest("any fixed K", "conversation")
-    over_plain = {name: rate(comparison.rows(name, "conversation"), MEAN_SPEED) for name in ("oracle", length)}
+    chat = crossed[crossed.task == SETS["chat"]]
+    over_plain = rate(chat, MEAN_SPEED, by="method")
     return {
-        "coarse_oracle_over_fixed": comparison.over("oracle", length, "conversation"),
+        "coarse_oracle_over_fixed": ratio(chat, "oracle", "any fixed K", MEAN_SPEED),
         "coarse_oracle_over_plain": over_plain["oracle"],
-        "coarse_fixed_over_plain": over_plain[length],
+        "coarse_fixed_over_plain": over_plain["any fixed K"],
     }
 
 

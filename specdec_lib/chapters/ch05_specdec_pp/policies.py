@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, permutations
@@ -228,9 +228,10 @@ class PolicyComparison:
         """The same plays at other seconds of a pass."""
         return PolicyComparison(self.plays, (draft, target, self.times[2] if alone is None else alone))
 
-    def fastest(self, family: str, name: str | None = None) -> str:
-        """The policy of a family that is fastest on the prompts of a set (of all) on which settings are chosen."""
-        plays = self.first[self.first.tuning & (self.first.family == family)]
+    def fastest(self, family: str | Collection[str], name: str | None = None) -> str:
+        """The policy of a family, or of several, that is fastest on the prompts of a set (of all) on which settings are chosen."""
+        families = [family] if isinstance(family, str) else family
+        plays = self.first[self.first.tuning & self.first.family.isin(families)]
         plays = plays if name is None else plays[plays.task == name]
         return plays.groupby("method", sort=False).speed.mean().idxmax()
 
@@ -259,6 +260,20 @@ class PolicyComparison:
             for family in dict.fromkeys(self.plays.family)
         )
 
+    def halves(self) -> tuple[PolicyComparison, PolicyComparison]:
+        """Itself, and the comparison whose settings are chosen on the other prompts."""
+        return self, PolicyComparison(self.plays.assign(tuning=~self.plays.tuning), self.times)
+
+    def crossed_rows(self, families: Mapping[str, str | Collection[str]]) -> pd.DataFrame:
+        """Families, by the name that ``method`` gets, at the setting that is fastest on each half of each set, on the other half:
+        all prompts count. Several families under one name are compared as one, of all their settings."""
+        return pd.concat(
+            half.rows(half.fastest(family, name), name).assign(method=method)
+            for half in self.halves()
+            for name in self.sets
+            for method, family in families.items()
+        )
+
     def over(self, ours: str, theirs: str, name: str | None = None) -> Interval:
         """Speed of one policy over that of another on the prompts of a set (of all) that settings were not chosen on."""
         pair = {"ours": ours, "theirs": theirs}
@@ -270,10 +285,9 @@ class PolicyComparison:
 
         Both are chosen on each half of the prompts, and compared on the other half.
         """
-        halves = self, PolicyComparison(self.plays.assign(tuning=~self.plays.tuning), self.times)
         rows = [
             half.rows(method, name).assign(method=side)
-            for half in halves
+            for half in self.halves()
             for side, method in {"ours": chosen(half), "best": half.fastest("SpecDec++", name)}.items()
         ]
         return ratio(pd.concat(rows), "ours", "best", MEAN_SPEED)

@@ -346,7 +346,7 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
 }
 THIRD_IS_PART = ("dresd-acceptance", "dresd-length", "dresd-exact-match", "dresd-best-speedup")
 CASES |= dict.fromkeys(THIRD_IS_PART, "111 holds, 001 part, 101 part, 110 not, 000 not")
-FIRST_IS_PART = ("specdec-pp-balance", "specdec-pp-parallel", "pld-plus-table-11")
+FIRST_IS_PART = ("pld-plus-table-11",)
 CASES |= dict.fromkeys(FIRST_IS_PART, "11 holds, 10 part, 01 not, 00 not")
 WORDS = {"holds": rules.HOLDS, "part": rules.PARTLY, "not": rules.FAILS}
 
