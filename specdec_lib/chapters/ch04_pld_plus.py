@@ -58,7 +58,12 @@ from specdec_lib.experiments.runs import papers_prompts, results, row_files
 from specdec_lib.experiments.runs.recorded_runs import Recording, replay_all, replay_each
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.runs.retrieval import record_replies
-from specdec_lib.experiments.statistics.intervals import Interval, difference_of_rates, interval_of_sums
+from specdec_lib.experiments.statistics.intervals import (
+    Interval,
+    difference_of_rates,
+    interval_of_sums,
+    mean_interval,
+)
 from specdec_lib.files import write_atomic
 from specdec_lib.heads import induction
 from specdec_lib.models.fingerprint import fingerprint
@@ -446,12 +451,14 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def prompt_words() -> Iterator[dict[str, Any]]:
-    """Mean words in the user's turns of the paper's five sets (its Table 9)."""
+    """Mean words in the user's turns of the paper's five sets (its Table 9), with their intervals over prompts."""
     for task, name in PUBLISHED.items():
         whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
         prompts = load_task(whole)
-        words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
-        yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}
+        value, low, high, _ = mean_interval(
+            [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
+        )
+        yield {"task": task, "set": whole, "prompts": len(prompts), "value": value, "low": low, "high": high}
 
 
 def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:
