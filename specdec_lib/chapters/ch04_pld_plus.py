@@ -65,6 +65,7 @@ from specdec_lib.experiments.statistics.intervals import (
     difference_of_rates,
     interval_ends,
     interval_of_sums,
+    mean_interval,
 )
 from specdec_lib.files import write_atomic
 from specdec_lib.heads import induction
@@ -466,12 +467,14 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def prompt_words() -> Iterator[dict[str, Any]]:
-    """Mean words in the user's turns of the paper's five sets (its Table 9)."""
+    """Mean words in the user's turns of the paper's five sets (its Table 9), with their intervals over prompts."""
     for task, name in PUBLISHED.items():
         whole = "xatu" if name.startswith("xatu/") else name  # the paper asks for all of its sources
         prompts = load_task(whole)
-        words = [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
-        yield {"task": task, "set": whole, "prompts": len(prompts), "value": sum(words) / len(words)}
+        value, low, high, _ = mean_interval(
+            [sum(len(turn.split()) for turn in p.turns) / len(p.turns) for p in prompts]
+        )
+        yield {"task": task, "set": whole, "prompts": len(prompts), "value": value, "low": low, "high": high}
 
 
 def rank_correlation(x: pd.Series, y: pd.Series, prompts: Sequence[object]) -> Interval:

@@ -431,6 +431,7 @@ def test_words_are_counted_by_turn(monkeypatch):
     monkeypatch.setattr(plus, "load_task", lambda name, **options: prompts)
     rows = list(plus.prompt_words())
     assert [row["task"] for row in rows] == list(plus.PUBLISHED) and rows[0]["value"] == 2
+    assert rows[0]["low"] == rows[0]["high"] == 2 and rows[0]["prompts"] == 2
 
 
 def test_the_kept_answers_were_read_by_the_model_of_the_published_rows():

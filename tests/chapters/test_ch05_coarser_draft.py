@@ -130,8 +130,11 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_pp_over_unmixed_code"].value == pytest.approx(11.5 / 9.5)
     # There is one length, which takes more passes and drafts as much, and one threshold.
     assert (found["coarse_front_share_math"], found["coarse_front_within_math"]) == (1, 1)
+    assert found["coarse_front_gap_math"][:3] == pytest.approx((10 / 15,) * 3)
     assert found["coarse_one_setting"].value == found["coarse_transfer_least"].value == 1
-    assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
+    assert found["coarse_pp_over_fixed_quick_math"].value == pytest.approx(12.25 / 7.25)
+    assert found["coarse_pp_over_fixed_slow_code"].value == pytest.approx(19 / 14)
+    assert found["coarse_pp_over_fixed_chat"].prompts == 8  # each half is compared at the settings of the other
     assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
     assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)
     # The head says 0.5 of each token; 0.4, 0.6 and 0.8 of the tokens are accepted.

@@ -357,9 +357,24 @@ def test_a_length_is_matched_by_a_point_no_worse_in_both_rates():
     ours = np.array([[0.5, 0.2], [0.3, 0.6]])
     theirs = np.array([[0.5, 0.2], [0.4, 0.5], [0.6, 0.3], [0.2, 0.9], [0.9, 0.1]])
     # The last two have a rate lower than all of ours; of the others, the second is better than each of ours in one rate.
-    assert chapter.matched_share(ours, theirs) == (2 / 3, 3)
-    share, within = chapter.matched_share(ours, theirs[3:])
-    assert np.isnan(share) and within == 0
+    assert chapter.gaps_within(ours, theirs) == pytest.approx([1, 1.2, 5 / 6])
+    assert len(chapter.gaps_within(ours, theirs[3:])) == 0
+    # A rate of zero is matched by zero alone.
+    assert chapter.gaps_within(np.array([[0.5, 0.0]]), np.array([[0.5, 0.0], [0.6, 0.0]])).tolist() == [1, 1]
+    assert chapter.gaps_within(np.array([[0.5, 0.1], [0.9, 0.0]]), np.array([[0.6, 0.0]])) == pytest.approx([1.5])
+
+
+def test_a_front_is_of_the_rates_over_all_training_seeds_with_an_interval_over_prompts(comparison):
+    found, rates = comparison.front("b"), comparison.rates().loc["b"]
+    own = comparison.plays[(comparison.plays.method == "SpecDec++, h = 0.8") & (comparison.plays.task == "b")]
+    assert set(own["head"]) == {0, 1}
+    assert rates.passes["SpecDec++", "SpecDec++, h = 0.8"] == pytest.approx(own.passes.sum() / own.tokens.sum())
+    gaps = chapter.gaps_within(rates.loc["SpecDec++"].to_numpy(), rates.loc["any fixed K"].to_numpy())
+    assert found.within == len(gaps) and found.gap.prompts == 4
+    if len(gaps):
+        assert (found.share, found.gap.value) == pytest.approx(((gaps <= 1).mean(), gaps.mean()))
+    else:
+        assert np.isnan([found.share, found.gap.value]).all()
 
 
 def test_rates_of_a_policy_are_its_sums_over_tokens(comparison):

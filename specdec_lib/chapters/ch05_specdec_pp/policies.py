@@ -1,7 +1,7 @@
 """Chapter 5: SpecDec++, its policies for stopping, its heads, and the seconds of whole generations.
 
-Policies are played on recorded outputs: rows of an output, a policy and a training seed of its head. Settings are chosen on every
-second prompt of a set and compared on the others, by rates and ratios of the rows (:mod:`specdec_lib.experiments.runs.results`).
+Policies are played on recorded outputs: rows of an output, a policy and a training seed of its head. Settings are chosen on one
+half of a set's prompts and compared on the other, by rates and ratios of the rows (:mod:`specdec_lib.experiments.runs.results`).
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class PolicyComparison:
         )
 
     def halves(self) -> tuple[PolicyComparison, PolicyComparison]:
-        """Itself, and the comparison whose settings are chosen on the other prompts."""
+        """Itself, and the comparison whose settings are chosen on the other half of the prompts."""
         return self, PolicyComparison(self.plays.assign(tuning=~self.plays.tuning), self.times)
 
     def crossed_rows(self, families: Mapping[str, str | Collection[str]]) -> pd.DataFrame:
@@ -303,14 +303,32 @@ class PolicyComparison:
             for other, name in permutations(self.sets, 2)
         )
 
-    def front(self, name: str) -> tuple[float, int]:
-        """:func:`matched_share` of the fixed lengths by SpecDec++ on a set."""
-        rates = self.rates().loc[name]
-        return matched_share(*(rates.loc[family].to_numpy() for family in ("SpecDec++", "any fixed K")))
+    def front(self, name: str) -> Front:
+        """The two rates of SpecDec++ compared with those of every fixed length, on a set."""
+        own = self.plays[self.plays.task == name]
+        counts = own.groupby(["family", "method", "prompt"])[["passes", "discarded", "tokens"]].sum()
+        ours, theirs = (
+            np.stack([sums.to_numpy() for _, sums in counts.loc[family].groupby("method")])
+            for family in ("SpecDec++", "any fixed K")
+        )
+
+        def gaps(drawn: np.ndarray) -> np.ndarray:
+            summed = (counts[:, drawn].sum(axis=1) for counts in (ours, theirs))
+            return gaps_within(*(sums[:, :2] / sums[:, 2:] for sums in summed))
+
+        def mean_gap(drawn: np.ndarray) -> float:
+            found = gaps(drawn)
+            return float(found.mean()) if len(found) else math.nan
+
+        prompts = ours.shape[1]
+        found = gaps(np.arange(prompts))
+        share = float((found <= 1).mean()) if len(found) else math.nan
+        return Front(share, len(found), bootstrap_interval(mean_gap, prompts)._replace(prompts=prompts))
 
     def rates(self) -> pd.DataFrame:
-        """Verification rate (``passes``) and discard rate (``discarded``) of each policy, by set, family and method."""
-        counts = self.first.groupby(["task", "family", "method"])[["passes", "discarded", "tokens"]].sum()
+        """Verification rate (``passes``) and discard rate (``discarded``) of each policy, by set, family and method; those of a
+        head are over all its training seeds."""
+        counts = self.plays.groupby(["task", "family", "method"])[["passes", "discarded", "tokens"]].sum()
         return counts[["passes", "discarded"]].div(counts.tokens, axis=0)
 
     def by_length(self, column: str) -> np.ndarray:
@@ -319,13 +337,25 @@ class PolicyComparison:
         return np.stack([own[column].to_numpy() for _, own in fixed.groupby("method", sort=False)])
 
 
-def matched_share(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
-    """Of policies as points of two rates, shape (policies, 2), where lower is better: the share of theirs within reach that one of
-    ours matches in both rates, NaN where none is, and how many are within reach. Out of reach is one with a rate lower than that of
-    all of ours."""
-    within = (theirs >= ours.min(axis=0)).all(axis=1)
-    met_by_one = (ours[:, None] <= theirs).all(axis=2).any(axis=0)
-    return (met_by_one.sum() / within.sum() if within.any() else math.nan), int(within.sum())
+class Front(NamedTuple):
+    """Of the fixed lengths within reach: the ``share`` that SpecDec++ matches in both rates, ``within``, how many they are, and
+    their mean :func:`gaps_within` with its interval over prompts; NaN where none is within reach."""
+
+    share: float
+    within: int
+    gap: Interval
+
+
+def gaps_within(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Of policies as points of two rates, shape (policies, 2), where lower is better: for each of theirs within reach the worse of
+    our two rates over theirs, of the one of ours that comes nearest. Up to 1 it is matched in both. Out of reach is one with a rate
+    lower than that of all of ours."""
+    theirs = theirs[(theirs >= ours.min(axis=0)).all(axis=1)]
+    pairs = np.broadcast_arrays(ours[:, None], theirs)
+    # A rate of zero is matched by zero alone.
+    ratios = np.where(pairs[0] > 0, np.inf, 1.0)
+    np.divide(*pairs, out=ratios, where=pairs[1] > 0)
+    return ratios.max(axis=2).min(axis=0)
 
 
 def best_length(speeds: np.ndarray, outputs: np.ndarray | slice = slice(None)) -> int:

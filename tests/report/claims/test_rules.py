@@ -319,9 +319,9 @@ def test_every_headline_with_a_number_asks_how_large_it_is():
 SOME = re.compile(r"in part if (more |than )?(on |in |at |with |than |than with )?(some|one)\b")
 #: Rows with another partial case: verdicts by which conditions are true (1) or false (0), in the order of the row.
 SECOND_IS_PART = (
-    "rest-table-2 dresd-storage pld-plus-table-10-models specdec-pp-throughput-error specdec-pp-one-setting"
+    "rest-table-2 dresd-storage pld-plus-table-10-models specdec-pp-one-setting specdec-pp-adaptive-beats-fixed"
 )
-SECOND_IS_PART += " specdec-pp-adaptive-beats-fixed dresd-speed dresd-plug-and-play"
+SECOND_IS_PART += " dresd-speed dresd-plug-and-play"
 CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "rest-figure-13": "111 holds, 101 part, 011 part, 010 not",
     "rest-figure-12-time": "111 holds, 101 part, 110 part, 011 not, 001 not",
@@ -337,9 +337,11 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "pld-plus-tables-4-5": f"{'1' * 12} holds, 1111{'0' * 8} part, 0{'1' * 11} not, {'0' * 12} not",
     "pld-plus-table-3": "111 holds, 101 part, 110 not, 011 not, 000 not",
     "pld-plus-order-temperature": "1111 holds, 0011 part, 1101 not, 0000 not",
+    "pld-plus-table-9": "1111111111 holds, 1101111111 part, 1110101111 part, 0111111111 not, 1111111110 not",
     "dresd-lead": "1111 holds, 0011 part, 1101 not, 0000 not",
     "dresd-shape": "1111 holds, 1010 part, 1110 part, 0111 not, 1101 not, 0000 not",
     "dresd-fastest": "111111 holds, 111000 holds, 000111 part, 101111 part, 101110 not, 000000 not",
+    "specdec-pp-figure-4": "111111 holds, 111000 holds, 110110 part, 000100 part, 000001 part, 110000 not, 000000 not",
     "specdec-pp-lemma-oracle": "111 holds, 110 holds, 101 part, 100 not, 011 not",
     "specdec-pp-threshold-policy": "11 holds, 10 holds, 01 part, 00 not",
     "specdec-pp-optimal-threshold-value": "11 holds, 10 holds, 01 part, 00 not",
