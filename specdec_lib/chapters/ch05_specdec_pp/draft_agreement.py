@@ -101,7 +101,7 @@ def over_best_length(comparison: PolicyComparison, name: str = "conversation") -
 
 
 def _other_times(comparison: PolicyComparison) -> dict[str, Any]:
-    """SpecDec++ over the best fixed length of the paper's grid with a draft model of half and of twice the paper's speed, by set."""
+    """SpecDec++ over the best fixed length of the paper's grid by set, with a draft model of half and of twice the paper's speed."""
     draft, target, _ = comparison.times
     found = {}
     for word, factor in {"slow": 2, "quick": 0.5}.items():
