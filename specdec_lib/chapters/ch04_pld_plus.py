@@ -44,7 +44,7 @@ from specdec_lib.drafters import PromptLookup, PromptLookupHidden
 from specdec_lib.drafters.pass_costs import PassCosts
 from specdec_lib.experiments.data.overlap import overlap
 from specdec_lib.experiments.data.prompt import Prompt, render
-from specdec_lib.experiments.data.published_numbers import published_draft_cost
+from specdec_lib.experiments.data.published_numbers import published_draft_step
 from specdec_lib.experiments.data.published_sets.files import MissingData
 from specdec_lib.experiments.data.published_sets.replies import (
     Reply,
@@ -232,9 +232,9 @@ def ratios_by_task(greedy: pd.DataFrame, sampled: pd.DataFrame, costs: Mapping[i
     """What decides the paper's claims: a column for each comparison, a row for each task and one for all of them.
 
     Speeds are compared at ``costs``, unless the column says tokens per pass. The closest rival is the one that is led least,
-    a draft model's passes counted. Lookahead is not among these rivals: its few prompts are compared apart.
+    a draft model's part of a step counted. Lookahead is not among these rivals: its few prompts are compared apart.
     """
-    costed = papers_prompts.with_draft_model_cost(greedy, costs, published_draft_cost())
+    costed = papers_prompts.with_draft_model_step(greedy, costs, published_draft_step())
     columns = {}
     for name, method in {"(h)": "PLD+ (h)", "(a)": "PLD+ (a)"}.items():
         for rival, other in {"PLD": "PLD", "PLD, partial": PARTIAL, "REST": "REST"}.items():

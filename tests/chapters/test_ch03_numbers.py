@@ -394,7 +394,8 @@ def alone():
     return grouped(pd.concat([small, large], ignore_index=True))
 
 
-def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_the_smallest():
+def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_the_smallest(monkeypatch):
+    monkeypatch.setattr(retrieval, "own_pass_costs", lambda: COSTS)
     frame = alone()
     found = {key: getattr(number, "value", number) for key, number in numbers.rest_alone(frame).items()}
 
@@ -410,6 +411,8 @@ def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_th
         "rest_editing_tpf": tried(published, group="editing"),
         "select_trie_over_random_greedy": tried(published) / tried(drawn),
         "select_trie_over_random_nucleus": tried(published, way="nucleus") / tried(drawn, way="nucleus"),
+        "select_trie_over_random_nucleus_rest": tried(published, below="cost", way="nucleus")
+        / tried(drawn, below="cost", way="nucleus"),
         "select_released_over_trie_greedy": tried(released) / tried(published),
         "select_released_over_trie_nodes": tried(released, **nodes) / tried(published, **nodes),
         "tree_nodes_over_rows": tried(published, "drafted", "row_tokens"),
@@ -430,30 +433,33 @@ def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_th
 
 LLAMA = "Llama-2-7B-chat, AlpacaEval"
 KINDS = {retrieval.CHAT: "chat", LLAMA: "chat", retrieval.CODE: "code", retrieval.CODE_SAMPLED: "code"}
-SIZES = (10_000, 100_000, 1_000_000)
+#: Of the stores of each kind; the second of code is 27 / 12 times as large as the largest of chats, as in REST's paper.
+SIZES = {"code": (100_000, 1_000_000, 2_000_000), "chat": (4_500, 45_000, 450_000)}
 
 
 def at_scale():
     found = []
     for seed, (task, kind) in enumerate(KINDS.items()):
         one = {"task": (task,), "kind": (kind,)}
-        found.append(rows(seed, store=(kind,), stored=SIZES, method=(retrieval.PUBLISHED,), **one))
+        found.append(rows(seed, store=(kind,), stored=SIZES[kind], method=(retrieval.PUBLISHED,), **one))
         if kind == "chat":
             texts = (f"{kind}, as many tokens", retrieval.OWN_TEXT, retrieval.GPT4_TEXT)
             found.append(rows(seed + 10, store=texts, stored=(500_000,), method=(retrieval.PUBLISHED,), **one))
         if task == retrieval.CODE:
-            found.append(rows(20, store=(kind,), stored=SIZES[-1:], method=tuple(retrieval.VARIANTS), **one))
+            found.append(rows(20, store=(kind,), stored=SIZES[kind][-1:], method=tuple(retrieval.VARIANTS), **one))
     return pd.concat(found, ignore_index=True)
 
 
-def of_case(frame, task, above="tokens", below="passes", stored=SIZES[-1], method=retrieval.PUBLISHED, store=None):
-    return per(frame, above, below, task=task, stored=stored, method=method, store=store or KINDS[task])
+def of_case(frame, task, above="tokens", below="passes", stored=None, method=retrieval.PUBLISHED, store=None):
+    where = {"stored": stored or SIZES[KINDS[task]][-1], "store": store or KINDS[task]}
+    return per(frame, above, below, task=task, method=method, **where)
 
 
 def on_line(frame, task, tokens, above="tokens"):
     """The straight line through the rates at three sizes, at another size."""
-    rates = [of_case(frame, task, above, stored=size) for size in SIZES]
-    return np.polyval(np.polyfit(np.log10(SIZES), rates, 1), math.log10(tokens))
+    sizes = SIZES[KINDS[task]]
+    rates = [of_case(frame, task, above, stored=size) for size in sizes]
+    return np.polyval(np.polyfit(np.log10(sizes), rates, 1), math.log10(tokens))
 
 
 def test_recorded_outputs_have_a_speed_with_the_largest_store_and_on_the_line_to_rests_own():
@@ -468,6 +474,7 @@ def test_recorded_outputs_have_a_speed_with_the_largest_store_and_on_the_line_to
         "real_code_speedup_rest": of_case(frame, retrieval.CODE) / step,
         "real_code_nucleus_speedup_rest": of_case(frame, retrieval.CODE_SAMPLED) / step,
         "real_chat_speedup_rest": of_case(frame, retrieval.CHAT, "characters") / in_one_token / 1.25,
+        "real_chat_nucleus_speedup_rest": of_case(frame, LLAMA) / 1.25,
         "real_code_line_09gb": on_line(frame, retrieval.CODE, 0.9e9 / 6),
         "real_code_line_27gb": code_27,
         "real_code_line_speedup_rest": code_27 / step,
@@ -486,15 +493,19 @@ def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch
     expected = {}
     steps = {}
     for kind, task in (("code", retrieval.CODE), ("chat", retrieval.CHAT)):
-        rates = [of_case(frame, task, stored=size) for size in SIZES]
+        rates = [of_case(frame, task, stored=size) for size in SIZES[kind]]
         steps[kind] = [rates[1] / rates[0], rates[2] / rates[1]]
         expected |= {f"real_{kind}_growth": rates[2] / rates[0], f"real_{kind}_last_step": steps[kind][-1]}
     expected["real_code_step_least"] = min(steps["code"])
-    expected["real_code_over_chat"] = of_case(frame, retrieval.CODE) / of_case(frame, retrieval.CHAT)
+    for ending, (code, chat) in {
+        "": (retrieval.CODE, retrieval.CHAT), "_nucleus": (retrieval.CODE_SAMPLED, LLAMA),
+    }.items():  # fmt: skip
+        in_proportion = of_case(frame, code, stored=SIZES["code"][1])
+        expected[f"real_code_over_chat{ending}"] = in_proportion / of_case(frame, chat)
     expected["real_gain_least"] = min(of_case(frame, task) for task in KINDS)
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     speeds, cost = (
-        [of_case(frame, retrieval.CODE, above, "cost", stored=size) for size in (SIZES[0], SIZES[-1])]
+        [of_case(frame, retrieval.CODE, above, "cost", stored=size) for size in (SIZES["code"][0], SIZES["code"][-1])]
         for above in ("tokens", "passes")
     )
     assert found["real_code_growth_speed_gpu"] == pytest.approx(speeds[1] / speeds[0])
@@ -503,7 +514,13 @@ def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch
         found["real_code_growth"] * found["real_code_growth_speed_over_tokens_rest"]
     )
     assert found["real_code_growth_speed_rest"] != pytest.approx(found["real_code_growth_speed_gpu"])
-    middle = {"task": retrieval.CHAT, "store": "chat", "stored": SIZES[1]}
+    # Costs as they are, for what is read at those of REST's own card.
+    monkeypatch.setattr(retrieval, "own_pass_costs", lambda: COSTS)
+    own = numbers.recorded_growth(frame, COSTS)
+    for ending, task in {"": retrieval.CHAT, "_nucleus": LLAMA}.items():
+        first, last = (of_case(frame, task, below="cost", stored=SIZES["chat"][place]) for place in (0, -1))
+        assert own[f"real_chat{ending}_growth_speed_rest"].value == pytest.approx(last / first)
+    middle = {"task": retrieval.CHAT, "store": "chat", "stored": SIZES["chat"][1]}
     assert changed(lambda rows: numbers.recorded_growth(rows, COSTS), frame, **middle) == {"real_chat_last_step"}
 
 
@@ -539,10 +556,12 @@ def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_c
             for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT)
         )
         expected[f"real_{name}_own_over_gpt4"] = own / gpt4
+    drawn = of_case(frame, code, below="cost", method="random selection")
+    expected["real_code_trie_over_random_rest"] = of_case(frame, code, below="cost") / drawn
     for key, column in (("matches_cut", "cut"), ("matches_looked_up", "passes")):
-        where = {"stored": SIZES[-1], "method": retrieval.PUBLISHED}
         expected[key] = sum(
-            total(frame, column, task=task, store=KINDS[task], **where) for task in (code, retrieval.CHAT)
+            total(frame, column, task=task, store=kind, stored=SIZES[kind][-1], method=retrieval.PUBLISHED)
+            for task, kind in ((code, "code"), (retrieval.CHAT, "chat"))
         )
     assert found == pytest.approx(expected)
     assert changed(of_variants, frame, task=code, method="192 nodes") == {
@@ -580,7 +599,7 @@ def test_real_runs_are_counted_by_method_and_the_bias_is_a_mean_over_steps():
 
 
 def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
-    found = {key: number.value for key, number in numbers.papers_own_prompts(COSTS, 0.1).items()}
+    found = {key: number.value for key, number in numbers.papers_own_prompts(COSTS, 1.4).items()}
     published = papers_prompts.all_rows()
     costs = np.array([0.0, *np.interp(range(1, 257), list(COSTS), list(COSTS.values()))])
     slope = (COSTS[12] - COSTS[4]) / 8
@@ -592,12 +611,13 @@ def test_on_the_papers_own_prompts_a_draft_model_pays_for_its_passes():
         shared = set.intersection(
             *(set(map(tuple, own[own.method == name][outputs].to_numpy())) for name in ("REST", "SpecDec"))
         )
-        for name, cost in (("REST", 0.0), ("SpecDec", 0.1)):
+        for name in ("REST", "SpecDec"):
             runs = [
                 row for row in own[own.method == name].to_dict("records") if tuple(row[c] for c in outputs) in shared
             ]
-            spent = sum(row["widths"] @ costs[: len(row["widths"])] + cost * row["drafted"] for row in runs)
-            speeds[name] = sum(row["tokens"] for row in runs) / spent
+            of_step = 1.4 * sum(row["passes"] for row in runs)
+            of_widths = sum(row["widths"] @ costs[: len(row["widths"])] for row in runs)
+            speeds[name] = sum(row["tokens"] for row in runs) / (of_step if name == "SpecDec" else of_widths)
         expected = speeds["REST"] / speeds["SpecDec"]
         assert found[f"public_rest_over_specdec_{kind}_gpu"] == pytest.approx(expected)
 
@@ -629,7 +649,7 @@ def test_the_functions_give_the_numbers_that_the_chapter_publishes():
         numbers.recorded_growth(recorded, COSTS),
         of_variants(recorded),
         numbers.whose_output(released(), checked()),
-        numbers.papers_own_prompts(COSTS, 0.1),
+        numbers.papers_own_prompts(COSTS, 1.4),
         numbers.drafting_times(timed()),
     ]
     keys = [key for table in given for key in table]

@@ -421,12 +421,12 @@ def test_text_in_parts_fills_shards_and_each_size_holds_the_one_before(case, tok
     assert set(variants.stored) == {sizes[-1]} and set(variants.method) == set(retrieval.VARIANTS)
 
 
-def test_the_largest_stores_of_equal_size_are_compared_at_the_cost_and_sizes_that_the_paper_implies():
-    ours, theirs = (pd.DataFrame({"stored": sizes}) for sizes in ([10, 100, 1000], [9.5, 98, 3000]))
-    first, second = retrieval.stores_of_same_size(ours, theirs)
-    assert (first.stored.item(), second.stored.item()) == (100, 98)
-    with pytest.raises(ValueError, match="to a tenth"):
-        retrieval.stores_of_same_size(ours, theirs * 1.5)
+def test_stores_in_the_papers_proportion_are_compared_at_the_cost_and_sizes_that_it_implies():
+    ours, theirs = (pd.DataFrame({"stored": sizes}) for sizes in ([10, 100, 210, 1000], [9.5, 50, 100]))
+    first, second = retrieval.with_stores_in_proportion(ours, theirs, 2)
+    assert (first.stored.item(), second.stored.item()) == (210, 100)
+    with pytest.raises(ValueError, match="3 times as large as the largest of theirs, to a tenth"):
+        retrieval.with_stores_in_proportion(ours, theirs, 3)
     # Table 2: mean length, and milliseconds a token, of which plain decoding takes 27.89.
     table_2 = [(1.96, 15.28), (2.18, 13.98), (2.35, 13.24), (2.45, 12.99), (2.65, 11.82)]
     found = retrieval.own_step_cost()

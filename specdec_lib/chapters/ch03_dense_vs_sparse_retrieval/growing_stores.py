@@ -463,6 +463,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 #: The cases that stand for the papers' settings; variants are tried on the greedy ones.
 CHAT, CODE, CODE_SAMPLED = "Vicuna-7B v1.5, MT-Bench", "WizardCoder-15B, HumanEval", "CodeGen-16B, HumanEval"
+#: Chats whose recorded answers are sampled; none is to the prompts of MT-Bench.
+CHATS_SAMPLED = ("Llama-2-70B OASST, sampled", "Vicuna-13B v1.5, AlpacaEval", "Llama-2-7B-chat, AlpacaEval")
 #: Bytes a token of a released datastore: 2 of the token, 4 of the suffix array.
 RELEASED_BYTES = 6
 #: Matches of each chunk that the released code looks at.
@@ -666,15 +668,21 @@ def case_rows(counts: pd.DataFrame, case: str, store: str | None = None, variant
     return rows.assign(matched=rows.matched_2 + rows.matched_10 + rows.matched_17)
 
 
-def stores_of_same_size(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of two cases with their largest stores of the same size, to a tenth."""
-    pairs = [(a, b) for a in ours.stored.unique() for b in theirs.stored.unique() if abs(a / b - 1) < 0.1]
-    if not pairs:
-        raise ValueError(
-            "no store of one case is as large as one of the other, to a tenth; run both with the same sizes"
-        )
-    first, second = max(pairs)
-    return ours[ours.stored == first], theirs[theirs.stored == second]
+def sampled_chats(counts: pd.DataFrame) -> pd.DataFrame:
+    """Rows of all chats with sampled answers, by default with the growing store."""
+    return pd.concat([case_rows(counts, case) for case in CHATS_SAMPLED])
+
+
+def with_stores_in_proportion(
+    ours: pd.DataFrame, theirs: pd.DataFrame, proportion: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of two cases: theirs with their largest store, ours with the store that is ``proportion`` times as large, to a tenth."""
+    theirs = largest(theirs)
+    off = {size: abs(size / (proportion * theirs.stored.max()) - 1) for size in ours.stored.unique()}
+    nearest = min(off, key=off.__getitem__)
+    if off[nearest] >= 0.1:
+        raise ValueError(f"no store of ours is {proportion:g} times as large as the largest of theirs, to a tenth")
+    return ours[ours.stored == nearest], theirs
 
 
 def released_tokens(gigabytes: float, ratio: float = 1.0) -> float:
@@ -690,7 +698,7 @@ class Growth(NamedTuple):
 
 
 def growth_of_speed(rows: pd.DataFrame, cost: Mapping[int, float]) -> Growth:
-    """What the largest store of a case gives over the smallest, at a cost of the passes (REST, Table 2)."""
+    """What the largest store gives over the smallest, at a cost of the passes (REST, Table 2)."""
     smallest, largest_store = (with_cost(rows[rows.stored == end(rows.stored)], cost) for end in (min, max))
     return Growth(ratio(largest_store, smallest, SPEED), ratio(largest_store, smallest, ("passes", "cost")))
 

@@ -34,6 +34,8 @@ GAINS = (
 )
 #: Sizes of the datastores that REST reports, in GB: code (table 2), and chat (its released code, and table 4).
 CODE_GB, CHAT_GB = {"09gb": 0.9, "27gb": 27}, {"465mb": 0.465, "12gb": 12}
+#: How many times as large REST's store of code is as its store of chats.
+CODE_OVER_CHAT = CODE_GB["27gb"] / CHAT_GB["12gb"]
 #: Sets of the papers' own prompts, by kind.
 PUBLIC = {"code": "humaneval", "chat": "spec-bench/mt_bench"}
 
@@ -233,6 +235,11 @@ def rest_alone(alone: pd.DataFrame) -> dict[str, Any]:
     }
     for way in WAYS:
         found[f"select_trie_over_random_{way}"] = ratio(tried[way][published], tried[way]["random selection, 8 x 8"])
+    # At random fewer nodes are drafted: other continuations may begin alike.
+    drawn = tried["nucleus"]["random selection, 8 x 8"]
+    found["select_trie_over_random_nucleus_rest"] = speed_ratio(
+        tried["nucleus"][published], drawn, retrieval.own_pass_costs()
+    )
     released = greedy["released selection"]
     found["select_released_over_trie_greedy"] = ratio(released, greedy[published])
     found["select_released_over_trie_nodes"] = ratio(released, greedy[published], retrieval.NODES)
@@ -265,6 +272,10 @@ def recorded_speeds(at_scale: pd.DataFrame, authors: Mapping[str, Interval]) -> 
         "real_code_speedup_rest": retrieval.speed_at_step_cost(largest(code), step),
         "real_code_nucleus_speedup_rest": retrieval.speed_at_step_cost(largest(sampled), step),
         "real_chat_speedup_rest": retrieval.speed_at_step_cost(largest(chat), chat_step),
+        # In our tokens, as the authors' answers say nothing of how long Llama's are in these.
+        "real_chat_nucleus_speedup_rest": retrieval.speed_at_step_cost(
+            largest(retrieval.sampled_chats(at_scale)), chat_step
+        ),
         **{f"real_code_line_{name}": line(code, tokens) for name, tokens in code_tokens.items()},
         "real_code_line_speedup_rest": line(code, code_tokens["27gb"], step),
         "real_code_nucleus_line_speedup_rest": line(sampled, code_tokens["27gb"], step),
@@ -274,7 +285,7 @@ def recorded_speeds(at_scale: pd.DataFrame, authors: Mapping[str, Interval]) -> 
 
 
 def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[str, Any]:
-    """What larger stores give on recorded outputs, in tokens per pass and, on code, in speed on a GPU and on REST's own card."""
+    """What larger stores give on recorded outputs, in tokens per pass and in speed on REST's own card and, on code, on a GPU."""
     kinds = {
         kind: retrieval.case_rows(at_scale, case)
         for kind, case in {"code": retrieval.CODE, "chat": retrieval.CHAT}.items()
@@ -286,7 +297,12 @@ def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[st
         found[f"real_{kind}_growth"] = ratio(largest(rows), rows[rows.stored == rows.stored.min()])
     found["real_code_step_least"] = min(steps["code"])
     found |= {f"real_{kind}_last_step": each[-1] for kind, each in steps.items()}
-    found["real_code_over_chat"] = ratio(*retrieval.stores_of_same_size(kinds["code"], kinds["chat"]))
+    sampled = {"code": retrieval.case_rows(at_scale, retrieval.CODE_SAMPLED), "chat": retrieval.sampled_chats(at_scale)}
+    for ending, both in {"": kinds, "_nucleus": sampled}.items():
+        pair = retrieval.with_stores_in_proportion(both["code"], both["chat"], CODE_OVER_CHAT)
+        found[f"real_code_over_chat{ending}"] = ratio(*pair)
+        grown = retrieval.growth_of_speed(both["chat"], retrieval.own_pass_costs())
+        found[f"real_chat{ending}_growth_speed_rest"] = grown.speed
     found["real_gain_least"] = min(map(rate, everywhere))
     for card, curve in {"gpu": gpu, "rest": retrieval.own_pass_costs()}.items():
         grown = retrieval.growth_of_speed(kinds["code"], curve)
@@ -320,6 +336,7 @@ def recorded_variants(at_scale: pd.DataFrame) -> dict[str, Any]:
     for name, case in {"vicuna": retrieval.CHAT, "llama": "Llama-2-7B-chat, AlpacaEval"}.items():
         stores = (retrieval.case_rows(at_scale, case, store) for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT))
         found[f"real_{name}_own_over_gpt4"] = ratio(*stores, retrieval.CHARACTERS)
+    found["real_code_trie_over_random_rest"] = speed_ratio(code, variant("random selection"), own_card)
     looked_up = pd.concat([code, chat])
     return found | {"matches_cut": looked_up.cut.sum(), "matches_looked_up": looked_up.passes.sum()}
 
@@ -337,14 +354,14 @@ def whose_output(rules: pd.DataFrame, checked: pd.DataFrame) -> dict[str, Any]:
     return found | {"replay_runs": len(replays), "replay_mismatches": int(replays.sum())}
 
 
-def papers_own_prompts(gpu: Mapping[int, float], draft_pass: float) -> dict[str, Any]:
-    """REST on SmolLM2's answers to its own paper's prompts: greedy over sampled, and over a draft model on a GPU."""
+def papers_own_prompts(gpu: Mapping[int, float], draft_step: float) -> dict[str, Any]:
+    """REST on SmolLM2's answers to its own paper's prompts: greedy over sampled, and on a GPU over a draft model."""
     found = {
         f"public_greedy_over_sampled_{kind}": papers_prompts.greedy_over_sampled(part, 0.8, "REST")
         for kind, part in PUBLIC.items()
     }
     for kind, part in PUBLIC.items():
-        rows = papers_prompts.with_draft_model_cost(papers_prompts.answers(part), gpu, draft_pass)
+        rows = papers_prompts.with_draft_model_step(papers_prompts.answers(part), gpu, draft_step)
         found[f"public_rest_over_specdec_{kind}_gpu"] = results.ratio(rows, "REST", "SpecDec", SPEED)
     return found
 
