@@ -127,3 +127,12 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_pp_over_fixed_quick"].value == pytest.approx(12.25 / 7.25)
     assert (found["coarse_k4_discard_chat"].value, found["coarse_k4_verification_chat"].value) == (15 / 40, 10 / 40)
     assert found["coarse_oracle_over_fixed"].value == pytest.approx(14.5 / 8.5)
+
+
+def test_drafts_of_twenty_tokens_are_compared_with_those_of_fifteen_on_all_prompts():
+    plays = made_plays()
+    four = plays[plays.method == "any fixed K, K = 4"]
+    fifteen = four.assign(method="any fixed K, K = 15", draft_passes=150)
+    twenty = four.assign(method="any fixed K, K = 20", draft_passes=200, tokens=four.tokens * (1 + four.tuning))
+    found = draft_agreement.beyond_fifteen(PolicyComparison(pd.concat([fifteen, twenty]), (0.1, 1.0, 1.0)))
+    assert found.value == pytest.approx((40 / 30 + 80 / 30) / 2 / (40 / 25)) and found.prompts == 24

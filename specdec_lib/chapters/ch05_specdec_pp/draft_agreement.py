@@ -67,6 +67,11 @@ def over_best_length(comparison: PolicyComparison, name: str = "conversation") -
     return comparison.over(*(comparison.fastest(family, name) for family in ("SpecDec++", "fixed K")), name)
 
 
+def beyond_fifteen(comparison: PolicyComparison) -> Interval:
+    """Speed with drafts of 20 tokens over that with 15, on all outputs (REST, section 4.1)."""
+    return ratio(comparison.first, "any fixed K, K = 20", "any fixed K, K = 15", MEAN_SPEED)
+
+
 def _other_times(comparison: PolicyComparison) -> dict[str, Any]:
     """SpecDec++ over the best fixed length with a draft model of half and of twice the paper's speed."""
     draft, target, _ = comparison.times
