@@ -269,6 +269,9 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
         }
     for version, name in {"REST": "rest", "REST, as DReSD ran it": "as_run"}.items():
         expected[f"speed_dresd_over_{name}_gpu"] = over("DReSD", version)
+        # What all passes cost with a search, over what they cost without.
+        searches = [1 + codealpaca.SEARCH * of("DReSD", "passes", "cost", way) for way in WAYS]
+        expected[f"speed_searched_dresd_over_{name}_gpu"] = over("DReSD", version) / math.sqrt(math.prod(searches))
         expected |= {f"speed_{way}_dresd_over_{name}_gpu": over("DReSD", version, ways=(way,)) for way in WAYS}
     for way in WAYS:
         expected[f"filter_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "drafted", (way,))
@@ -503,6 +506,7 @@ def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch
         in_proportion = of_case(frame, code, stored=SIZES["code"][1])
         expected[f"real_code_over_chat{ending}"] = in_proportion / of_case(frame, chat)
     expected["real_gain_least"] = min(of_case(frame, task) for task in KINDS)
+    expected["real_speedup_least_rest"] = expected["real_gain_least"] / retrieval.own_step_cost()
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     speeds, cost = (
         [of_case(frame, retrieval.CODE, above, "cost", stored=size) for size in (SIZES["code"][0], SIZES["code"][-1])]
@@ -558,6 +562,10 @@ def test_variants_on_recorded_outputs_are_those_of_code_and_stored_answers_are_c
         expected[f"real_{name}_own_over_gpt4"] = own / gpt4
     drawn = of_case(frame, code, below="cost", method="random selection")
     expected["real_code_trie_over_random_rest"] = of_case(frame, code, below="cost") / drawn
+    nodes = {"above": "drafted", "below": "drafts"}
+    expected["real_code_released_over_trie_nodes"] = of_case(
+        frame, code, **nodes, method="released selection"
+    ) / of_case(frame, code, **nodes)
     for key, column in (("matches_cut", "cut"), ("matches_looked_up", "passes")):
         expected[key] = sum(
             total(frame, column, task=task, store=kind, stored=SIZES[kind][-1], method=retrieval.PUBLISHED)
@@ -584,7 +592,8 @@ def checked():
 
 def released():
     frame = rows(31, task=tuple(GROUPS), method=("rest", "dresd"))
-    sums = {"steps": frame.passes, "distance": frame.drafts / 100, "largest": 0.5, "accepted_exactly": frame.depth}
+    largest = np.where(frame.method == "rest", frame.index / 100, 0.9)
+    sums = {"steps": frame.passes, "distance": frame.drafts / 100, "largest": largest, "accepted_exactly": frame.depth}
     return frame.assign(**sums)
 
 
@@ -593,6 +602,7 @@ def test_real_runs_are_counted_by_method_and_the_bias_is_a_mean_over_steps():
     found = numbers.whose_output(rules, real)
     bias = {f"bias_{rule}_mean": per(rules, "distance", "steps", method=rule) for rule in ("rest", "dresd")}
     assert found == pytest.approx(bias | {
+        "bias_rest_largest": rules.largest[rules.method == "rest"].max(),
         "lossless_prompts": 16, "lossless_unexplained": 4, "rest_unexplained": 1, "dresd_unexplained": 3,
         "replay_runs": 8, "replay_mismatches": 8,
     })  # fmt: skip

@@ -178,3 +178,12 @@ def test_the_best_length_is_longer_where_models_agree_and_with_a_faster_draft_mo
     # Over all outputs the shorter length is best only with a slow draft model.
     assert found(0.2)["some_best_k_quick_minus_slow"].value == 0
     assert found(0.4)["some_best_k_quick_minus_slow"].value == 1
+
+
+def test_drafts_of_twenty_tokens_are_compared_with_those_of_fifteen_on_all_prompts():
+    plays = made_plays()
+    four = plays[plays.method == "any fixed K, K = 4"]
+    fifteen = four.assign(method="any fixed K, K = 15", draft_passes=150)
+    twenty = four.assign(method="any fixed K, K = 20", draft_passes=200, tokens=four.tokens * (1 + four.tuning))
+    found = draft_agreement.beyond_fifteen(PolicyComparison(pd.concat([fifteen, twenty]), (0.1, 1.0, 1.0)))
+    assert found.value == pytest.approx((40 / 30 + 80 / 30) / 2 / (40 / 25)) and found.prompts == 24

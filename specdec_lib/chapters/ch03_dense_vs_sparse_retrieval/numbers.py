@@ -85,6 +85,8 @@ def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_step: flo
         name = f"dresd_over_{NAMES[version]}_gpu"
         found[f"codealpaca_speed_{name}"] = retrieval.geometric_mean(pairs, SPEED)
         found |= {f"codealpaca_speed_{way}_{name}": ratio(*pair, SPEED) for way, pair in zip(WAYS, pairs, strict=True)}
+        paid = [(codealpaca.with_search_cost(ours), theirs) for ours, theirs in pairs]
+        found[f"codealpaca_speed_searched_{name}"] = retrieval.geometric_mean(paid, SPEED)
     for way, methods in zip(WAYS, (greedy, nucleus), strict=True):
         found[f"codealpaca_filter_{way}"] = ratio(methods["DReSD"], methods["DReSD, no filter"], retrieval.PER_NODE)
     deep, wide = (f"DReSD, {shape}" for shape in (retrieval.DEEP, retrieval.WIDE))
@@ -304,6 +306,8 @@ def recorded_growth(at_scale: pd.DataFrame, gpu: Mapping[int, float]) -> dict[st
         grown = retrieval.growth_of_speed(both["chat"], retrieval.own_pass_costs())
         found[f"real_chat{ending}_growth_speed_rest"] = grown.speed
     found["real_gain_least"] = min(map(rate, everywhere))
+    step = retrieval.own_step_cost()
+    found["real_speedup_least_rest"] = min(retrieval.speed_at_step_cost(rows, step) for rows in everywhere)
     for card, curve in {"gpu": gpu, "rest": retrieval.own_pass_costs()}.items():
         grown = retrieval.growth_of_speed(kinds["code"], curve)
         found[f"real_code_growth_speed_{card}"] = grown.speed
@@ -337,6 +341,7 @@ def recorded_variants(at_scale: pd.DataFrame) -> dict[str, Any]:
         stores = (retrieval.case_rows(at_scale, case, store) for store in (retrieval.OWN_TEXT, retrieval.GPT4_TEXT))
         found[f"real_{name}_own_over_gpt4"] = ratio(*stores, retrieval.CHARACTERS)
     found["real_code_trie_over_random_rest"] = speed_ratio(code, variant("random selection"), own_card)
+    found["real_code_released_over_trie_nodes"] = ratio(variant("released selection"), code, retrieval.NODES)
     looked_up = pd.concat([code, chat])
     return found | {"matches_cut": looked_up.cut.sum(), "matches_looked_up": looked_up.passes.sum()}
 
@@ -347,6 +352,7 @@ def whose_output(rules: pd.DataFrame, checked: pd.DataFrame) -> dict[str, Any]:
         f"bias_{rule}_mean": released_sampling.bias(rules[rules.method == rule]).mean.value
         for rule in released_sampling.RULES
     }
+    found["bias_rest_largest"] = released_sampling.bias(rules[rules.method == "rest"]).largest
     found |= {"lossless_prompts": len(checked), "lossless_unexplained": checked.unexplained.sum()}
     for method in ("REST", "DReSD"):
         found[f"{method.lower()}_unexplained"] = checked[checked.method == method].unexplained.sum()
