@@ -150,7 +150,8 @@ def test_a_gain_is_the_rate_with_the_aligned_store_over_that_with_one_that_diffe
     found = numbers.whose_text(frame)
     columns = {"rate": ("accepted", "depth"), "tpf": ("tokens", "passes")}
     gains = [key for key in found if key.endswith("_gain") and key != "sampling_nucleus_gain"]
-    assert len(gains) == 9
+    gains = [key for key in gains if not key.startswith("kind_")]
+    assert len(gains) == 2
     for key in gains:
         axis, method, way, value, _ = key.split("_")
         where = {"way": way, "method": {"rest": "REST", "dresd": "DReSD"}[method]}
@@ -159,6 +160,21 @@ def test_a_gain_is_the_rate_with_the_aligned_store_over_that_with_one_that_diffe
             in_store(frame, above=above, below=below, **where, **poor) for poor in ({}, {axis: False})
         )  # fmt: skip
         assert found[key].value == pytest.approx(good / poor), key
+
+
+def test_text_of_the_prompts_kind_is_compared_over_both_kinds():
+    frame = design()
+    found = {key: number.value for key, number in numbers.whose_text(frame).items() if key.startswith("kind_")}
+    aligned = {f"{axis}_aligned": True for axis in retrieval.AXES} | {"answers": 1}
+    expected = {}
+    for way, method, (name, columns) in itertools.product(
+        WAYS, ("REST", "DReSD"), {"rate": ("accepted", "depth"), "tpf": ("tokens", "passes")}.items()
+    ):
+        same, other = (
+            per(frame, *columns, way=way, method=method, **aligned | {"prompt_aligned": kind}) for kind in (True, False)
+        )
+        expected[f"kind_{method.lower()}_{way}_{name}_gain"] = same / other
+    assert found == pytest.approx(expected)
 
 
 def test_sampled_answers_are_aligned_with_sampled_outputs_alone():
@@ -192,10 +208,14 @@ def test_a_row_of_a_store_of_answers_changes_the_gains_of_its_group_way_and_meth
     frame, of = design(), numbers.whose_text
     good = {f"{axis}_aligned": True for axis in retrieval.AXES} | {"answers": 1}
     other = good | {"prompt_aligned": False}
-    assert changed(of, frame, way="greedy", method="REST", group="code", **other) == {"prompt_rest_greedy_tpf_gain"}
+    for group in GROUPS.values():
+        assert changed(of, frame, way="greedy", method="REST", group=group, **other) == {"kind_rest_greedy_tpf_gain"}
     assert changed(of, frame, "depth", way="greedy", method="DReSD", group="code", **other) == {
-        "prompt_dresd_greedy_rate_gain"
+        "kind_dresd_greedy_rate_gain"
     }
+    other = good | {"sampling_aligned": False}
+    assert changed(of, frame, way="nucleus", method="DReSD", group="editing", **other) == set()
+    assert "sampling_dresd_nucleus_tpf_gain" in changed(of, frame, way="nucleus", method="DReSD", group="code", **other)
 
 
 def alpaca_rows():
@@ -229,6 +249,19 @@ def test_sampled_outputs_on_alpaca_are_compared_with_greedy_ones_of_the_same_pro
         same = frame[frame.prompt.isin(["a", "b"])]
         sampled, greedy = (per(same, method=method, answers=whose, way=way) for way in ("nucleus", "greedy"))
         assert found[f"alpaca_{name}_nucleus_over_greedy_{said}"].value == pytest.approx(sampled / greedy)
+
+
+def test_on_alpaca_own_answers_have_a_speed_at_the_cost_of_the_passes():
+    frame = alpaca_rows()
+
+    def of(method, way):
+        return per(frame, below="cost", answers=alpaca.OWN, method=method, way=way)
+
+    expected = {f"alpaca_own_{name.lower()}_over_plain_gpu": of(name, "greedy") for name in ("DReSD", "REST")} | {
+        f"alpaca_own_{way}_dresd_over_rest_gpu": of("DReSD", way) / of("REST", way) for way in WAYS
+    }
+    found = {key: number.value for key, number in numbers.own_answers(frame, COSTS).items()}
+    assert found == pytest.approx(expected)
 
 
 # DReSD's own setting ---------------------------------------------------------------------------------------------
@@ -267,7 +300,7 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
             f"drafting_dresd_over_{name}": over("DReSD", version, "drafts", "passes"),
             f"tpf_dresd_over_{name}": over("DReSD", version, "tokens", "passes"),
         }
-    for version, name in {"REST": "rest", "REST, as DReSD ran it": "as_run"}.items():
+    for version, name in numbers.NAMES.items():
         expected[f"speed_dresd_over_{name}_gpu"] = over("DReSD", version)
         # What all passes cost with a search, over what they cost without.
         searches = [1 + codealpaca.SEARCH * of("DReSD", "passes", "cost", way) for way in WAYS]
@@ -275,6 +308,7 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
         expected |= {f"speed_{way}_dresd_over_{name}_gpu": over("DReSD", version, ways=(way,)) for way in WAYS}
     for way in WAYS:
         expected[f"filter_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "drafted", (way,))
+        expected[f"filter_rate_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "depth", (way,))
     expected["deep_over_wide_greedy_gpu"] = over("DReSD, 3 x 20", "DReSD, 10 x 10", ways=("greedy",))
     expected["wide_over_deep_nucleus_gpu"] = over("DReSD, 10 x 10", "DReSD, 3 x 20", ways=("nucleus",))
     expected["deep_over_matched_greedy_gpu"] = over("DReSD, 3 x 20", "DReSD", ways=("greedy",))
@@ -651,6 +685,7 @@ def test_the_functions_give_the_numbers_that_the_chapter_publishes():
         numbers.growing_stores(both),
         numbers.whose_text(design()),
         numbers.whose_answers(alpaca_rows()),
+        numbers.own_answers(alpaca_rows(), COSTS),
         of_shapes(shapes()),
         numbers.on_code_alpaca(code_alpaca(), COSTS, 0.5),
         numbers.stored_twice(*stored_twice()),

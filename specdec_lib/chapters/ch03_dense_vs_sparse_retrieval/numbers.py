@@ -26,10 +26,6 @@ VALUES = {"rate": ACCEPTANCE, "tpf": PER_PASS}
 #: Gains of an aligned store on code that pages and claims read: axis, method, value, ways of decoding.
 GAINS = (
     ("response", "DReSD", "rate", ("greedy",)),
-    ("prompt", "REST", "rate", ("nucleus",)),
-    ("prompt", "REST", "tpf", WAYS),
-    ("prompt", "DReSD", "rate", WAYS),
-    ("prompt", "DReSD", "tpf", WAYS),
     ("sampling", "DReSD", "tpf", ("nucleus",)),
 )
 #: Sizes of the datastores that REST reports, in GB: code (table 2), and chat (its released code, and table 4).
@@ -80,7 +76,7 @@ def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_step: flo
         over = retrieval.dresd_over(costed, version)
         found |= {f"codealpaca_{value}_dresd_over_{name}": lead for value, lead in over.items()}
     greedy, nucleus = (retrieval.by_way_and_method(costed)[way] for way in WAYS)
-    for version in ("REST", "REST, as DReSD ran it"):
+    for version in NAMES:
         pairs = [(methods["DReSD"], methods[version]) for methods in (greedy, nucleus)]
         name = f"dresd_over_{NAMES[version]}_gpu"
         found[f"codealpaca_speed_{name}"] = retrieval.geometric_mean(pairs, SPEED)
@@ -88,7 +84,9 @@ def on_code_alpaca(rows: pd.DataFrame, gpu: Mapping[int, float], draft_step: flo
         paid = [(codealpaca.with_search_cost(ours), theirs) for ours, theirs in pairs]
         found[f"codealpaca_speed_searched_{name}"] = retrieval.geometric_mean(paid, SPEED)
     for way, methods in zip(WAYS, (greedy, nucleus), strict=True):
-        found[f"codealpaca_filter_{way}"] = ratio(methods["DReSD"], methods["DReSD, no filter"], retrieval.PER_NODE)
+        pair = methods["DReSD"], methods["DReSD, no filter"]
+        found[f"codealpaca_filter_{way}"] = ratio(*pair, retrieval.PER_NODE)
+        found[f"codealpaca_filter_rate_{way}"] = ratio(*pair, ACCEPTANCE)
     deep, wide = (f"DReSD, {shape}" for shape in (retrieval.DEEP, retrieval.WIDE))
     found["codealpaca_deep_over_wide_greedy_gpu"] = ratio(greedy[deep], greedy[wide], SPEED)
     found["codealpaca_wide_over_deep_nucleus_gpu"] = ratio(nucleus[wide], nucleus[deep], SPEED)
@@ -159,6 +157,13 @@ def whose_text(design: pd.DataFrame) -> dict[str, Any]:
         for way in ways:
             gain = retrieval.alignment_ratio(design, way, method, axis, value=VALUES[value])
             found[f"{axis}_{method.lower()}_{way}_{value}_gain"] = gain
+    # Text of the prompts' kind, over all kinds of prompts.
+    for method, way, (name, value) in itertools.product(("REST", "DReSD"), WAYS, VALUES.items()):
+        same, other = (
+            pd.concat([cell(way, method, group=group, prompt=aligned) for group in design.group.unique()])
+            for aligned in (True, False)
+        )
+        found[f"kind_{method.lower()}_{way}_{name}_gain"] = ratio(same, other, value)
     # Stores of sampled answers: they are aligned with sampled outputs alone.
     several, one = (
         {way: cell(way, answers=answers, sampling=way == "nucleus") for way in WAYS}
@@ -195,6 +200,16 @@ def whose_answers(rows: pd.DataFrame) -> dict[str, Any]:
             same = greedy[method][greedy[method].prompt.isin(sampled.prompt)]
             found[f"alpaca_{method.lower()}_nucleus_over_greedy_{name}"] = ratio(sampled, same)
     return found
+
+
+def own_answers(rows: pd.DataFrame, gpu: Mapping[int, float]) -> dict[str, Any]:
+    """Speeds on Alpaca's prompts with the target's own answers stored, rows of ``alpaca.counts``, at a GPU's cost of a pass:
+    greedily over plain decoding, and DReSD, in the shape that its authors match to REST's, over REST."""
+    own = retrieval.by_way_and_method(rows[rows.answers == alpaca.OWN])
+    methods = ("DReSD", "REST")
+    return {f"alpaca_own_{name.lower()}_over_plain_gpu": speed(own["greedy"][name], gpu) for name in methods} | {
+        f"alpaca_own_{way}_dresd_over_rest_gpu": speed_ratio(*(own[way][name] for name in methods), gpu) for way in WAYS
+    }
 
 
 def draft_shapes(shapes: Mapping[str, Mapping[str, pd.DataFrame]], gpu: Mapping[int, float]) -> dict[str, Any]:

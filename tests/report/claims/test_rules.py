@@ -327,7 +327,7 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "rest-figure-12-time": "111 holds, 101 part, 110 part, 011 not, 001 not",
     "rest-figure-3": "111 holds, 101 part, 010 part, 001 not, 000 not",
     "pld-plus-figure-5": "111 holds, 110 part, 100 part, 011 not, 000 not",
-    "dresd-response-alignment": "111 holds, 110 part, 101 part, 010 part, 001 not, 000 not",
+    "dresd-normalisation": "1111 holds, 1110 part, 1100 part, 1011 not, 0111 not, 0000 not",
     "dresd-sampling-alignment": "111 holds, 011 part, 101 part, 110 holds, 010 not",
     "pld-plus-conversation": "1111 holds, 1101 part, 1110 part, 0111 not, 1011 not, 0001 not",
     "pld-plus-table-1-copying": "1111111111 holds, 1111100000 part, 0111111111 not, 0000000000 not",
@@ -338,15 +338,16 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
     "pld-plus-table-3": "111 holds, 101 part, 110 not, 011 not, 000 not",
     "pld-plus-order-temperature": "1111 holds, 0011 part, 1101 not, 0000 not",
     "pld-plus-table-9": "1111111111 holds, 1101111111 part, 1110101111 part, 0111111111 not, 1111111110 not",
-    "dresd-lead": "1111 holds, 0011 part, 1101 not, 0000 not",
     "dresd-shape": "1111 holds, 1010 part, 1110 part, 0111 not, 1101 not, 0000 not",
     "dresd-fastest": "111111 holds, 111000 holds, 000111 part, 101111 part, 101110 not, 000000 not",
     "specdec-pp-figure-4": "111111 holds, 111000 holds, 110110 part, 000100 part, 000001 part, 110000 not, 000000 not",
+    "dresd-lead": "111111 holds, 001100 part, 111101 part, 110111 not, 000000 not",
+    "dresd-best-speedup": "111111 holds, 001001 part, 101001 part, 110111 not, 111110 not, 000000 not",
     "specdec-pp-lemma-oracle": "111 holds, 110 holds, 101 part, 100 not, 011 not",
     "specdec-pp-threshold-policy": "11 holds, 10 holds, 01 part, 00 not",
     "specdec-pp-optimal-threshold-value": "11 holds, 10 holds, 01 part, 00 not",
 }
-THIRD_IS_PART = ("dresd-acceptance", "dresd-length", "dresd-exact-match", "dresd-best-speedup")
+THIRD_IS_PART = ("dresd-acceptance", "dresd-length", "dresd-exact-match")
 CASES |= dict.fromkeys(THIRD_IS_PART, "111 holds, 001 part, 101 part, 110 not, 000 not")
 FIRST_IS_PART = ("pld-plus-table-11",)
 CASES |= dict.fromkeys(FIRST_IS_PART, "11 holds, 10 part, 01 not, 00 not")
