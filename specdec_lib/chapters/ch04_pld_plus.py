@@ -295,7 +295,8 @@ def rest_on_mt_bench(costs: Mapping[int, float]) -> Interval:
 def score_change(spans: pd.DataFrame, of: tuple[str, str], longer: int, shorter: int) -> Interval:
     """A score of attribution at a longer least span, less that at a shorter one."""
     parts = [spans[spans.least == least] for least in (longer, shorter)]
-    return difference_of_rates(*([part[name].tolist() for name in of] for part in parts))
+    prompts = list(zip(parts[0].task, parts[0].prompt, strict=True))
+    return difference_of_rates(*([part[name].tolist() for name in of] for part in parts), prompts)
 
 
 def wrong_occurrence(
@@ -614,10 +615,11 @@ def attribution_rows(
     """Attribute known answers at each least span: a row per answer and ``least``, with the counts of :func:`attribution_counts`.
 
     The model is made to say each answer. ``task`` is the name of the set of answers in ``truths``, ``prompt`` the number of the
-    answer.
+    question, which several answers may share, and ``answer`` that of the answer.
     """
     rows = []
     for task, answers in truths.items():
+        asked = {place: i for i, place in enumerate(dict.fromkeys(tuple(truth.prompt) for truth in answers))}
         for number, truth in enumerate(answers):
             drafter.reset()  # cold: an answer is not attributed by what another one taught
             said = record_known(model, truth.prompt, truth.answer, "length", None, len(truth.answer), drafter.capture)
@@ -625,7 +627,8 @@ def attribution_rows(
             for span in least:
                 counts = attribution_counts(truth, attributed_positions(run, span))
                 either = (counts["attributed"] + counts["copied"]) / 2
-                rows.append({"task": task, "prompt": number, "least": span, **counts, "either": either})
+                about = {"task": task, "prompt": asked[tuple(truth.prompt)], "answer": number, "least": span}
+                rows.append({**about, **counts, "either": either})
     return pd.DataFrame(rows)
 
 

@@ -79,6 +79,8 @@ def test_answers_are_counted_by_span_and_copies_found_exactly(library):
     for drafter in (PromptLookup(1, 30, "transformers"), PromptLookupHidden(1, 30, generated=False)):
         rows = plus.attribution_rows(library["llama-gqa"], {"set": [truth, truth]}, drafter, (2, 30))
         assert rows.groupby("least").copied.sum().tolist() == [40, 40]
+        # Two answers to one question are no two prompts.
+        assert set(rows.prompt) == {0} and set(rows.answer) == {0, 1}
 
         def score(of, rows=rows):
             return results.rate(rows, of, by="least")
@@ -321,7 +323,14 @@ def test_what_longer_drafts_gain_is_ranked_by_spans_on_outputs_with_a_draft():
 
 def test_scores_change_by_the_difference_of_their_rates():
     spans = pd.DataFrame({"least": [2, 2, 5, 5], "found": [1, 2, 3, 1], "attributed": [2, 4, 3, 1]})
-    assert plus.score_change(spans, plus.PRECISION, 5, 2).value == pytest.approx(1 - 0.5)
+    by_answer = plus.score_change(spans.assign(task="t", prompt=[0, 1, 0, 1]), plus.PRECISION, 5, 2)
+    assert by_answer.value == pytest.approx(1 - 0.5) and by_answer.prompts == 2
+    assert plus.score_change(spans.assign(task="t", prompt=0), plus.PRECISION, 5, 2).prompts == 1
+
+
+def test_outputs_are_won_where_fewer_passes_are_needed_and_those_with_as_many_do_not_count():
+    rows = pd.concat([runs("ours", [1, 2, 3, 9]), runs("theirs", [2, 3, 3, 8])])
+    assert results.won_over_lost(rows, "ours", "theirs").value == pytest.approx(2)
 
 
 def test_known_answers_have_a_cost_by_the_passes_that_have_a_draft():

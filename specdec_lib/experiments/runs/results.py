@@ -135,6 +135,14 @@ def ratio(
     return _by(both, by, lambda frame: _interval(frame, columns, lambda a, b, c, d: (a / b) / (c / d)))
 
 
+def won_over_lost(runs: pd.DataFrame, ours: str, theirs: str) -> Interval:
+    """The outputs for which one method needs fewer passes than another, over those for which it needs more."""
+    first, second = (runs[runs.method == method] for method in (ours, theirs))
+    both = first.merge(second, on=OUTPUT, suffixes=("_ours", "_theirs"), validate="1:1")
+    counted = both.assign(won=both.passes_ours < both.passes_theirs, lost=both.passes_ours > both.passes_theirs)
+    return rate(counted.astype({"won": int, "lost": int}), ("won", "lost"))
+
+
 def on_common_outputs(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     """The rows of some methods on the outputs that all of them have a row of."""
     own = rows[rows.method.isin(methods)]

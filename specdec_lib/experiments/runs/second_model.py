@@ -178,6 +178,8 @@ def numbers(rows: pd.DataFrame, costs: Mapping[int, float]) -> dict[str, Interva
         "equal_a_over_pldt": results.ratio(rows, "PLD+ (a), 10", PARTIAL_10),
         "k70_h_over_pldt": results.ratio(rows, "PLD+ (h)", PARTIAL_70),
         "k70_a_over_pldt": results.ratio(rows, "PLD+ (a)", PARTIAL_70),
+        "equal_h_won_over_lost": results.won_over_lost(rows, "PLD+ (h), 10", PARTIAL_10),
+        "k70_h_won_over_lost": results.won_over_lost(rows, "PLD+ (h)", PARTIAL_70),
         "k_last_over_first_h": results.ratio(rows, "PLD+ (h), 100", "PLD+ (h), 10"),
         "k_last_over_first_a": results.ratio(rows, "PLD+ (a), 100", "PLD+ (a), 10"),
         "rest_over_plain_gpu": results.rate(rows[rows.method == "REST"], results.SPEED),
