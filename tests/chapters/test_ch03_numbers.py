@@ -196,7 +196,7 @@ def test_sampled_answers_are_aligned_with_sampled_outputs_alone():
         / in_store(frame, "nucleus", "DReSD", sampling=False, **rate),
     }
     good = in_store(frame, "greedy", "DReSD")
-    for axis in retrieval.AXES:
+    for axis in ("prompt", "sampling"):
         expected[f"alignment_without_{axis}"] = in_store(frame, "greedy", "DReSD", **{axis: False}) / good
     none = dict.fromkeys(retrieval.AXES, False)
     alone = [in_store(frame, "greedy", "DReSD", **none | {axis: True}) for axis in retrieval.AXES]
@@ -305,7 +305,8 @@ def test_dresd_is_judged_on_its_own_prompts_with_the_largest_store_and_a_draft_m
         # What all passes cost with a search, over what they cost without.
         searches = [1 + codealpaca.SEARCH * of("DReSD", "passes", "cost", way) for way in WAYS]
         expected[f"speed_searched_dresd_over_{name}_gpu"] = over("DReSD", version) / math.sqrt(math.prod(searches))
-        expected |= {f"speed_{way}_dresd_over_{name}_gpu": over("DReSD", version, ways=(way,)) for way in WAYS}
+        if name != "rest_from_1":
+            expected |= {f"speed_{way}_dresd_over_{name}_gpu": over("DReSD", version, ways=(way,)) for way in WAYS}
     for way in WAYS:
         expected[f"filter_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "drafted", (way,))
         expected[f"filter_rate_{way}"] = over("DReSD", "DReSD, no filter", "accepted", "depth", (way,))
@@ -447,7 +448,6 @@ def test_rest_alone_is_measured_with_the_largest_store_of_code_and_grows_from_th
         "rest_code_tpf": tried(published),
         "rest_editing_tpf": tried(published, group="editing"),
         "select_trie_over_random_greedy": tried(published) / tried(drawn),
-        "select_trie_over_random_nucleus": tried(published, way="nucleus") / tried(drawn, way="nucleus"),
         "select_trie_over_random_nucleus_rest": tried(published, below="cost", way="nucleus")
         / tried(drawn, below="cost", way="nucleus"),
         "select_released_over_trie_greedy": tried(released) / tried(published),
@@ -532,7 +532,9 @@ def test_recorded_outputs_grow_with_the_store_in_tokens_and_in_speed(monkeypatch
     for kind, task in (("code", retrieval.CODE), ("chat", retrieval.CHAT)):
         rates = [of_case(frame, task, stored=size) for size in SIZES[kind]]
         steps[kind] = [rates[1] / rates[0], rates[2] / rates[1]]
-        expected |= {f"real_{kind}_growth": rates[2] / rates[0], f"real_{kind}_last_step": steps[kind][-1]}
+        expected[f"real_{kind}_last_step"] = steps[kind][-1]
+        if kind == "code":
+            expected["real_code_growth"] = rates[2] / rates[0]
     expected["real_code_step_least"] = min(steps["code"])
     for ending, (code, chat) in {
         "": (retrieval.CODE, retrieval.CHAT), "_nucleus": (retrieval.CODE_SAMPLED, LLAMA),

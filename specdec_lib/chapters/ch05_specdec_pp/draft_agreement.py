@@ -22,7 +22,6 @@ RIVALS = {
     "heuristics": ("confidence", "confidence, two or more", "cumulative confidence"),
     "confidence": "confidence, two or more",
     "plain_confidence": "confidence",
-    "cumulative": "cumulative confidence",
     "equal": "SpecDec++, equal weights",
     "linear": "SpecDec++, linear",
     "unmixed": "SpecDec++, unmixed",
