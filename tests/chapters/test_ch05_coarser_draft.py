@@ -122,7 +122,6 @@ def test_numbers_of_rows_that_are_known():
     assert found["coarse_pp_over_fixed_code"].value == pytest.approx(14.5 / 9.5)
     assert found["coarse_pp_over_confidence_math"].value == pytest.approx(12.5 / 9.5)
     assert found["coarse_pp_over_plain_confidence_chat"].value == pytest.approx(13.5 / 9.5)
-    assert found["coarse_pp_over_cumulative_code"].value == pytest.approx(11.5 / 9.5)
     # The fastest of the three heuristics, chosen together, is the product of the confidences.
     assert found["coarse_pp_over_heuristics_math"].value == pytest.approx(11.5 / 9.5)
     assert found["coarse_pp_over_fixed_chat"].prompts == 8  # each half of the prompts chose for the other
