@@ -319,7 +319,7 @@ def test_every_headline_with_a_number_asks_how_large_it_is():
 SOME = re.compile(r"in part if (more |than )?(on |in |at |with |than |than with )?(some|one)\b")
 #: Rows with another partial case: verdicts by which conditions are true (1) or false (0), in the order of the row.
 SECOND_IS_PART = (
-    "rest-table-2 dresd-storage pld-plus-table-10-models specdec-pp-one-setting specdec-pp-adaptive-beats-fixed"
+    "rest-table-2 dresd-storage pld-plus-table-10-models specdec-pp-adaptive-beats-fixed dresd-longer-drafts"
 )
 SECOND_IS_PART += " dresd-speed dresd-plug-and-play"
 CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
@@ -349,7 +349,7 @@ CASES = dict.fromkeys(SECOND_IS_PART.split(), "11 holds, 01 part, 00 not") | {
 }
 THIRD_IS_PART = ("dresd-acceptance", "dresd-length", "dresd-exact-match")
 CASES |= dict.fromkeys(THIRD_IS_PART, "111 holds, 001 part, 101 part, 110 not, 000 not")
-FIRST_IS_PART = ("pld-plus-table-11",)
+FIRST_IS_PART = ("pld-plus-table-11", "specdec-pp-parallel")
 CASES |= dict.fromkeys(FIRST_IS_PART, "11 holds, 10 part, 01 not, 00 not")
 WORDS = {"holds": rules.HOLDS, "part": rules.PARTLY, "not": rules.FAILS}
 
