@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from functools import partial
 
@@ -44,6 +45,9 @@ def stopped(work: Callable[[], object], count: int, how: Callable[[], None]) -> 
         try:
             work()
             os.write(write, str(taken).encode())
+        except Exception:
+            if count < 0:  # nothing was to stop it
+                traceback.print_exc()
         finally:
             os._exit(0)
     os.close(write)
