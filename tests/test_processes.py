@@ -46,7 +46,7 @@ def left_of(command: list[str], ready: Callable, sent: int, **options) -> set[in
             time.sleep(0.1)
         assert below
         run.send_signal(sent)
-        run.wait(timeout=60)
+        run.wait(timeout=10)
         return left_after(below)
     finally:
         for pid in below:
