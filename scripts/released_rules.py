@@ -47,8 +47,8 @@ from specdec_lib.experiments.runs.recorded_runs import (
 from specdec_lib.experiments.runs.recordings import record_once
 from specdec_lib.experiments.statistics.intervals import Counts, Interval, ratio_of_rates
 from specdec_lib.experiments.workbench import ModelPair
-from specdec_lib.heads.draft_training import Batch, Text, head_loss, states_of
-from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, MedusaHeads
+from specdec_lib.heads.draft_training import Batch, Cut, Text, head_loss, states_of
+from specdec_lib.heads.drafting import DraftHead, EagleHead, Ends, HydraHeads, MedusaHeads
 from specdec_lib.heads.training import rate_factor
 from specdec_lib.report import numbers
 
@@ -60,6 +60,7 @@ EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10":
 DRAWS = 4  # of the children of a node, to average what the released rule does
 LONGEST_PROMPT, HELD_OUT = 100, 40  # of the answers that heads learn from: tokens of a prompt, answers to test them on
 EPOCHS, TOGETHER = 2, 2  # rounds of training, answers of a step
+KNOWN = 8192  # tokens of the output layer that the shipped heads of Hydra learned with
 
 
 class ReleasedLookahead(Lookahead):
@@ -170,20 +171,24 @@ def passes_by_rule(head: EagleHead, ends: Ends, text: Text) -> tuple[int, float,
     return count, expected_passes(ranked, count), expected_passes(released, count)
 
 
-def learned(head: DraftHead, ends: Ends, training: Sequence[Text], held_out: Sequence[Text]) -> Counts:
+def learned(
+    head: DraftHead, ends: Ends, training: Sequence[Text], held_out: Sequence[Text], cut: Cut | None = None
+) -> Counts:
     """By held-out answer, after a short training by the recipe: first choices of the first depth that were right, of all."""
+    torch.manual_seed(0)
     optimizer = torch.optim.AdamW(head.parameters(), head.recipe.rate, weight_decay=head.recipe.weight_decay)
     order = [i for epoch in range(EPOCHS) for i in np.random.default_rng(epoch).permutation(len(training))]
     steps = [[training[i] for i in order[first : first + TOGETHER]] for first in range(0, len(order), TOGETHER)]
     for step, some in enumerate(tqdm(steps, desc=head.kind, unit="step")):
         noise = torch.Generator().manual_seed(step)
         optimizer.zero_grad(set_to_none=True)
-        head_loss(head, ends, Batch.of(some, ends.device), noise).backward()
+        head_loss(head.train(), ends, Batch.of(some, ends.device), noise, cut).backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = head.recipe.rate * rate_factor(step, len(steps))
         optimizer.step()
     right, places = [], []
+    head.eval()
     with torch.no_grad():
         for batch in (Batch.of([text], ends.device) for text in held_out):
             _, tokens, _ = batch.ahead(1)
@@ -191,43 +196,6 @@ def learned(head: DraftHead, ends: Ends, training: Sequence[Text], held_out: Seq
             right.append(int((head.logits(ends, 1, features).argmax(-1) == tokens).sum()))
             places.append(len(tokens))
     return Counts(right, places)
-
-
-def shapes_of_heads(model: PreTrainedModel, path: Path, count: int) -> dict[str, Interval | int]:
-    """Medusa's first head with the target's output layer over one of its own, and EAGLE's divided embeddings over plain ones."""
-    rows = [row for row in unpack(path) if row["heat"] == 0 and len(row["answer"]) > 4]
-    rows = [row for row in rows if len(row["prompt"]) <= LONGEST_PROMPT]
-    order = np.random.default_rng(0).permutation(len(rows))[: count + HELD_OUT]
-    known = []
-    for row in tqdm([rows[i] for i in order], desc="states"):
-        tokens = [*row["prompt"].tolist(), *row["answer"].tolist()]
-        known.append(Text(torch.tensor(tokens), states_of(model, tokens), len(row["prompt"])))
-    training, held_out = known[:count], known[count:]
-    model.requires_grad_(False)
-    ends, plain = Ends(model), Ends(model)
-    plain._scale = 1.0
-
-    def trained(kind: type[DraftHead], own: Ends, **options) -> Counts:
-        torch.manual_seed(0)
-        return learned(kind.for_target(model, **options), own, training, held_out)
-
-    shared, separate = (trained(MedusaHeads, ends, heads=1, own_vocabulary=own) for own in (False, True))
-    divided, undivided = (trained(EagleHead, own) for own in (ends, plain))
-    return {
-        "medusa_shared_over_own": ratio_of_rates(shared, separate),
-        "eagle_divided_over_released": ratio_of_rates(divided, undivided),
-        "trained_on": EPOCHS * sum(len(text.tokens) - text.start - 1 for text in training),
-    }
-
-
-class LongestSuffix(SamDecoding):
-    """Where no suffix is followed by enough tokens, copies after the longest; the released code takes the shortest."""
-
-    def _copied(self, context: Context) -> list[int]:
-        draft = super()._copied(context)
-        if not draft or len(draft) == self.num_tokens or self._match[1] - self.bias > self._own.repeated()[1]:
-            return draft
-        return self._own.continuation(self._own.repeated()[0], self.num_tokens)
 
 
 class Measured(NamedTuple):
@@ -243,6 +211,75 @@ class Measured(NamedTuple):
     @property
     def pair(self) -> ModelPair:
         return ModelPair(self.model, None, self.tokenizer)
+
+
+def taught(of: Measured) -> tuple[list[Text], list[Text]]:
+    """Answers to train heads on, and answers held out, with the target's states."""
+    rows = [row for row in unpack(of.answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    rows = [row for row in rows if len(row["prompt"]) <= LONGEST_PROMPT]
+    order = np.random.default_rng(0).permutation(len(rows))[: of.learn + HELD_OUT]
+    known = []
+    for row in tqdm([rows[i] for i in order], desc="states"):
+        tokens = [*row["prompt"].tolist(), *row["answer"].tolist()]
+        known.append(Text(torch.tensor(tokens), states_of(of.model, tokens), len(row["prompt"])))
+    of.model.requires_grad_(False)
+    return known[: of.learn], known[of.learn :]
+
+
+def heads(of: Measured) -> dict[str, Interval | int]:
+    """Medusa's first head with the target's output layer over one of its own, and EAGLE's divided embeddings over plain ones."""
+    training, held_out = taught(of)
+    ends, plain = Ends(of.model), Ends(of.model)
+    plain._scale = 1.0
+
+    def trained(kind: type[DraftHead], own: Ends, **options) -> Counts:
+        torch.manual_seed(0)
+        return learned(kind.for_target(of.model, **options), own, training, held_out)
+
+    shared, separate = (trained(MedusaHeads, ends, heads=1, own_vocabulary=own) for own in (False, True))
+    divided, undivided = (trained(EagleHead, own) for own in (ends, plain))
+    return {
+        "medusa_shared_over_own": ratio_of_rates(shared, separate),
+        "eagle_divided_over_released": ratio_of_rates(divided, undivided),
+        "trained_on": EPOCHS * sum(len(text.tokens) - text.start - 1 for text in training),
+    }
+
+
+def hydra(of: Measured) -> dict[str, Interval | float]:
+    """Hydra's first head of the released shape: without dropout, with its output layer cut, and in a smaller shape."""
+    training, held_out = taught(of)
+    ends = Ends(of.model)
+    written = [
+        Text(torch.from_numpy(np.concatenate([row["prompt"], row["answer"]])), torch.empty(0), len(row["prompt"]))
+        for row in unpack(of.answers)
+    ]
+    cut = Cut.to_frequent(ends, written, min(KNOWN, ends.vocabulary))
+
+    def trained(dropout: float = 0.0, own: Cut | None = None, **options) -> Counts:
+        torch.manual_seed(0)
+        head = HydraHeads.for_target(of.model, heads=1, **options)
+        head.begin(held_out[0].states)
+        head.dropout = dropout
+        return learned(head, ends, training, held_out, own)
+
+    whole = trained()
+    answered = torch.cat([text.tokens[text.start :] for text in held_out])
+    return {
+        "hydra_none_over_dropout": ratio_of_rates(whole, trained(HydraHeads.recipe.dropout)),
+        "hydra_cut_over_whole": ratio_of_rates(trained(own=cut), whole),
+        "hydra_released_over_small": ratio_of_rates(whole, trained(layers=1, prefix=False)),
+        "hydra_not_in_cut": float((cut.rows[answered] < 0).float().mean()),
+    }
+
+
+class LongestSuffix(SamDecoding):
+    """Where no suffix is followed by enough tokens, copies after the longest; the released code takes the shortest."""
+
+    def _copied(self, context: Context) -> list[int]:
+        draft = super()._copied(context)
+        if not draft or len(draft) == self.num_tokens or self._match[1] - self.bias > self._own.repeated()[1]:
+            return draft
+        return self._own.continuation(self._own.repeated()[0], self.num_tokens)
 
 
 def table(of: Measured, runs: Mapping[str, Runs]) -> pd.DataFrame:
@@ -371,7 +408,8 @@ PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "recycling": recycling,
     "sam": sam,
     "sampled": sampled,
-    "heads": lambda of: shapes_of_heads(of.model, of.answers, of.learn),
+    "heads": heads,
+    "hydra": hydra,
 }
 
 

@@ -130,14 +130,12 @@ def widened(old: HydraHeads, new: HydraHeads) -> HydraHeads:
 
 
 def to_go_on(path: Path, target: PreTrainedModel, answers: int, settings: HeadTraining, shape: dict) -> DraftHead:
-    """A head that learned from these answers; another choice of them would hold out some that it knows."""
+    """A head that learned from some of these answers: with its seed more of them hold out none that it knows."""
     head = KINDS[path.stem].load(path, target).to(target.device)
-    before = (
-        head.story["learned_from"] if "learned_from" in head.story else head.story["answers"],
-        head.story["training"]["seed"],
-    )
-    if before != (answers, settings.seed):
-        sys.exit(f"{path} learned from {before[0]} answers with seed {before[1]}, not {answers} with {settings.seed}")
+    known = head.story["learned_from"] if "learned_from" in head.story else head.story["answers"]
+    if known > answers or head.story["training"]["seed"] != settings.seed:
+        before = f"{known} answers with seed {head.story['training']['seed']}"
+        sys.exit(f"{path} learned from {before}; expected at most {answers} with {settings.seed}")
     if any(head.options[name] != value for name, value in shape.items()):
         torch.manual_seed(settings.seed)
         head, known = widened(head, type(head).for_target(target, **shape)), head
@@ -148,6 +146,7 @@ def to_go_on(path: Path, target: PreTrainedModel, answers: int, settings: HeadTr
 def train_drafting(
     kinds: list[str],
     rows: list[dict],
+    sampled: list[dict],
     out: Path,
     data: Path,
     device: str,
@@ -156,9 +155,12 @@ def train_drafting(
     go_on: bool,
     minutes: float,
 ) -> None:
-    """Heads of some kinds, and how often their choices were right on answers held out."""
+    """Heads of some kinds, and how often their choices were right on answers held out, which are greedy."""
     target, _ = load_model("smollm2", device, "float32")
-    folder, learned = out / "heads", [row for place, row in enumerate(rows) if place % HELD_OUT]
+    kept_back = {row["prompt"].tobytes() for row in rows[::HELD_OUT]}
+    learned = [row for place, row in enumerate(rows) if place % HELD_OUT]
+    learned += [row for row in sampled if row["prompt"].tobytes() not in kept_back]
+    folder = out / "heads"
     shapes: dict[str, dict] = {"medusa": {"heads": 4}, "hydra": {"heads": 4, "layers": 4}, "eagle": {}}
     known = {
         kind: to_go_on(folder / f"{kind}.safetensors", target, len(learned), settings, shapes[kind])
@@ -297,6 +299,9 @@ def main(
     epochs: Annotated[int, options.whole_number("rounds over the answers, the most for heads that draft")] = 20,
     batch: Annotated[int, options.whole_number("answers of a step")] = 16,
     part: Annotated[int | None, options.whole_number("answers that heads that draft learn from (default: all)")] = None,
+    sampled: Annotated[
+        bool, typer.Option(help="heads that draft learn from answers sampled at temperature 1 too")
+    ] = False,
     go_on: Annotated[
         bool, typer.Option(help="train the heads that are there further, with an optimiser that begins anew")
     ] = False,
@@ -315,7 +320,8 @@ def main(
 ) -> None:
     """Train what SmolLM2 drafts with: Medusa, Hydra, EAGLE, acceptance heads of SpecDec++, and PLD+'s layer and heads."""
     repeatable()
-    greedy = [row for row in unpack(answers) if row["heat"] == 0 and len(row["answer"]) > 4]
+    written = [row for row in unpack(answers) if len(row["answer"]) > 4]
+    greedy = [row for row in written if row["heat"] == 0]
     rows = list({row["prompt"].tobytes(): row for row in greedy}.values())  # some prompts were answered twice
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]
     chosen = [rows[i] for i in order.tolist()]
@@ -326,7 +332,8 @@ def main(
         )
     if drafting := [name for name in kinds if name in KINDS]:
         settings = HeadTraining(epochs, batch, rate, seed, vocabulary, average, dropout)
-        train_drafting(drafting, chosen, out, data, device, settings, part, go_on, minutes)
+        warm = [row for row in written if row["heat"] == 1] if sampled else []
+        train_drafting(drafting, chosen, warm, out, data, device, settings, part, go_on, minutes)
     if "acceptance" in kinds:
         train_acceptance(chosen, out, device, epochs, seed)
     if "coarse-acceptance" in kinds:
