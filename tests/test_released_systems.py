@@ -85,6 +85,9 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     assert again == found
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
     assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8
+    effects = ("none_over_dropout", "cut_over_whole", "released_over_small")
+    assert all(0 < found[f"hydra_{name}"].value < 10 for name in effects)
+    assert found["hydra_not_in_cut"].value == 0  # the small pair's vocabulary is smaller than the cut
 
 
 def test_wider_heads_begin_with_what_the_earlier_ones_know(tmp_path):

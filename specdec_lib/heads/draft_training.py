@@ -367,8 +367,13 @@ def head_loss(
             return F.cross_entropy(logits, labels, reduction="sum", **kept)
 
         own = [head.out[depth - 1].weight] if hasattr(head, "out") else []
-        each = _SumInParts.apply(loss_of, features[there], *own) / len(tokens)
-        total = total + recipe.weight * recipe.decay ** (depth - 1) * each
+        read = features[there]
+        if torch.is_grad_enabled():
+            summed = _SumInParts.apply(loss_of, read, *own)
+        else:
+            parts = (slice(first, first + ROWS) for first in range(0, len(read), ROWS))
+            summed = torch.stack([loss_of(read[rows], rows) for rows in parts]).sum()
+        total = total + recipe.weight * recipe.decay ** (depth - 1) * summed / len(tokens)
         if depth == 1 and recipe.regression:
             total = total + recipe.regression * F.smooth_l1_loss(features[there], seen)
     return total
