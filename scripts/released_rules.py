@@ -31,6 +31,7 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.eagle2 import Eagle2
+from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
 from specdec_lib.experiments.data import prompts
@@ -207,6 +208,7 @@ class Measured(NamedTuple):
     max_new_tokens: int
     answers: Path
     learn: int
+    hydra: Path
 
     @property
     def pair(self) -> ModelPair:
@@ -245,7 +247,7 @@ def heads(of: Measured) -> dict[str, Interval | int]:
     }
 
 
-def hydra(of: Measured) -> dict[str, Interval | float]:
+def training_of_hydra(of: Measured) -> dict[str, Interval | float]:
     """Hydra's first head of the released shape: without dropout, with its output layer cut, and in a smaller shape."""
     training, held_out = taught(of)
     ends = Ends(of.model)
@@ -303,6 +305,13 @@ def trees(of: Measured) -> dict[str, Any]:
         "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
         "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
     }
+
+
+def shapes(of: Measured) -> dict[str, Any]:
+    """Hydra's heads of the released shape over those that the book's rows are of, in the trees that each drafts."""
+    both = {"rows": of.pair.draft_heads("hydra"), "released shape": DraftHead.load(of.hydra, of.model)}
+    rows = table(of, replay_each(with_states(of), {name: Hydra(of.model, heads) for name, heads in both.items()}))
+    return {"hydra_released_shape_over_rows": results.ratio(rows, "released shape", "rows")}
 
 
 def with_states(of: Measured) -> list[Recording]:
@@ -402,6 +411,7 @@ def sampled(of: Measured) -> dict[str, Any]:
 #: What is measured together, by name.
 PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "trees": trees,
+    "shapes": shapes,
     "levels": levels,
     "copies": copies,
     "lookahead": lookahead,
@@ -409,7 +419,7 @@ PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "sam": sam,
     "sampled": sampled,
     "heads": heads,
-    "hydra": hydra,
+    "hydra": training_of_hydra,
 }
 
 
@@ -423,6 +433,9 @@ def main(
     answers: Annotated[Path, typer.Option(help="what heads learn from, and a store of SAM-Decoding")] = paths.SMOLLM2
     / "answers.npz",
     learn: Annotated[int, options.whole_number("answers to train on")] = 100,
+    hydra: Annotated[Path, typer.Option(help="heads of Hydra in the released shape")] = paths.SMOLLM2
+    / "heads"
+    / "hydra-released.safetensors",
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
     """Measure what rules of released codes are worth that this library does otherwise."""
@@ -430,7 +443,7 @@ def main(
     model, tokenizer = load_model(target, "cpu", "float32")
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
     recordings = record_once(model, tokenizer, asked, None, max_new_tokens)
-    of = Measured(model, tokenizer, recordings, max_new_tokens, answers, learn)
+    of = Measured(model, tokenizer, recordings, max_new_tokens, answers, learn, hydra)
     path, counted = out / "released.csv", {}
     if part and path.is_file():
         for key, number in numbers.read(path).items():

@@ -10,7 +10,7 @@ import released_rules
 import torch
 import train_companions
 
-from specdec_lib import Sampling, load_model
+from specdec_lib import Sampling, load_model, paths
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
@@ -72,6 +72,7 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     rows = [{"prompt": draw.integers(5, 200, 6), "answer": draw.integers(5, 200, 9), "heat": 0.0} for _ in range(44)]
     own_answers.pack(rows, tmp_path / "answers.npz")
     given = {"answers": tmp_path / "answers.npz", "learn": 4, "out": tmp_path}
+    given["hydra"] = paths.POCKET / "heads" / "hydra.safetensors"
     released_rules.main(target="pocket", max_new_tokens=12, **given)
     found = numbers.read(tmp_path / "released.csv")
     ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead", "eagle_likely")]
@@ -85,6 +86,7 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     assert again == found
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
     assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8
+    assert found["hydra_released_shape_over_rows"].value == 1  # the heads are the same here
     effects = ("none_over_dropout", "cut_over_whole", "released_over_small")
     assert all(0 < found[f"hydra_{name}"].value < 10 for name in effects)
     assert found["hydra_not_in_cut"].value == 0  # the small pair's vocabulary is smaller than the cut
