@@ -61,7 +61,7 @@ EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10":
 DRAWS = 4  # of the children of a node, to average what the released rule does
 LONGEST_PROMPT, HELD_OUT = 100, 40  # of the answers that heads learn from: tokens of a prompt, answers to test them on
 EPOCHS, TOGETHER = 2, 2  # rounds of training, answers of a step
-KNOWN = 8192  # tokens of the output layer that the shipped heads of Hydra learned with
+KNOWN = 8192  # tokens of the output layer that the heads of hydra-released.safetensors learned with
 
 
 class ReleasedLookahead(Lookahead):
