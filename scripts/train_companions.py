@@ -178,7 +178,8 @@ def train_drafting(
         before, loss = {}, float("inf")
         checkpoint = Checkpoint(data / f"{kind}.safetensors", minutes * 60)
         if go_on:
-            before = {"before": head.story["before"] if checkpoint.path.exists() else head.story}
+            saved = checkpoint.path.exists() and "options" not in head.story  # by an earlier part of this training
+            before = {"before": head.story["before"] if saved else head.story}
             if "options" in head.story:
                 head.begin(held_out[0].states)
             else:
