@@ -9,8 +9,8 @@ heads on the choosing half of the book's prompts.
 
 Hydra's have the released shape: four heads of four blocks with a prefix layer. Those of ``hydra-released.safetensors`` began as
 ``hydra.safetensors``, three heads of one block: ``--kind hydra --go-on --count 11000 --sampled --epochs 1 --rate 2.5e-4 --dropout 0
---average 0.995 --vocabulary 8192`` wrote them in its place. ``--minutes`` ends a run in the middle of an epoch, as it did then; the
-same command goes on there, from the checkpoint beside the states in ``--data``.
+--average 0.995 --vocabulary 8192`` wrote them in its place. ``--minutes`` ends a run in the middle of an epoch, as it did then.
+The same command continues from the checkpoint, which is in ``--data`` with the states.
 """
 
 from __future__ import annotations
