@@ -31,7 +31,6 @@ from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters import Lookahead, SamDecoding, SuffixDecoding, TokenRecycling
 from specdec_lib.drafters.eagle import Eagle
 from specdec_lib.drafters.eagle2 import Eagle2
-from specdec_lib.drafters.hydra import Hydra
 from specdec_lib.drafters.medusa import Medusa
 from specdec_lib.drafters.sam_decoding import LEVELS as SAM_LEVELS
 from specdec_lib.experiments.data import prompts
@@ -61,7 +60,7 @@ EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10":
 DRAWS = 4  # of the children of a node, to average what the released rule does
 LONGEST_PROMPT, HELD_OUT = 100, 40  # of the answers that heads learn from: tokens of a prompt, answers to test them on
 EPOCHS, TOGETHER = 2, 2  # rounds of training, answers of a step
-KNOWN = 8192  # tokens of the output layer that the heads of hydra-released.safetensors learned with
+KNOWN = 8192  # tokens of the output layer that the shipped heads of Hydra learned with
 
 
 class ReleasedLookahead(Lookahead):
@@ -208,7 +207,6 @@ class Measured(NamedTuple):
     max_new_tokens: int
     answers: Path
     learn: int
-    hydra: Path
 
     @property
     def pair(self) -> ModelPair:
@@ -305,13 +303,6 @@ def trees(of: Measured) -> dict[str, Any]:
         "medusa_over_released": results.ratio(rows, "medusa", "medusa as released"),
         "eagle_over_released": results.ratio(rows, "eagle", "eagle as released"),
     }
-
-
-def shapes(of: Measured) -> dict[str, Any]:
-    """Hydra's heads of the released shape over those that the book's rows are of, in the trees that each drafts."""
-    both = {"rows": of.pair.draft_heads("hydra"), "released shape": DraftHead.load(of.hydra, of.model)}
-    rows = table(of, replay_each(with_states(of), {name: Hydra(of.model, heads) for name, heads in both.items()}))
-    return {"hydra_released_shape_over_rows": results.ratio(rows, "released shape", "rows")}
 
 
 def with_states(of: Measured) -> list[Recording]:
@@ -411,7 +402,6 @@ def sampled(of: Measured) -> dict[str, Any]:
 #: What is measured together, by name.
 PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "trees": trees,
-    "shapes": shapes,
     "levels": levels,
     "copies": copies,
     "lookahead": lookahead,
@@ -421,6 +411,8 @@ PARTS: dict[str, Callable[[Measured], dict[str, Any]]] = {
     "heads": heads,
     "hydra": training_of_hydra,
 }
+
+TRAININGS = ("heads", "hydra")  # the parts that read no outputs
 
 
 def main(
@@ -433,9 +425,6 @@ def main(
     answers: Annotated[Path, typer.Option(help="what heads learn from, and a store of SAM-Decoding")] = paths.SMOLLM2
     / "answers.npz",
     learn: Annotated[int, options.whole_number("answers to train on")] = 100,
-    hydra: Annotated[Path, typer.Option(help="heads of Hydra in the released shape")] = paths.SMOLLM2
-    / "heads"
-    / "hydra-released.safetensors",
     out: Annotated[Path, options.folder("of the table")] = paths.DATA / "results" / "cpu",
 ) -> None:
     """Measure what rules of released codes are worth that this library does otherwise."""
@@ -443,7 +432,7 @@ def main(
     model, tokenizer = load_model(target, "cpu", "float32")
     asked = prompts.load("report", prompts.INPUT_GUIDED, per_task)
     recordings = record_once(model, tokenizer, asked, None, max_new_tokens)
-    of = Measured(model, tokenizer, recordings, max_new_tokens, answers, learn, hydra)
+    of = Measured(model, tokenizer, recordings, max_new_tokens, answers, learn)
     path, counted = out / "released.csv", {}
     if part and path.is_file():
         for key, number in numbers.read(path).items():
@@ -454,7 +443,8 @@ def main(
     for name in part or PARTS:
         began = time.monotonic()
         counted |= PARTS[name](of)
-        counted |= {f"{name}_outputs": len(recordings), f"{name}_tokens": max_new_tokens}
+        if name not in TRAININGS:
+            counted |= {f"{name}_outputs": len(recordings), f"{name}_tokens": max_new_tokens}
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         with chdir(out):
             report.save("released", counted)

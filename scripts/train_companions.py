@@ -7,10 +7,10 @@ heads on the choosing half of the book's prompts.
 ``--go-on`` trains heads further that draft. So EAGLE's went on from its file of commit f658062f, with products in bfloat16:
 ``--kind eagle --go-on --part 2000 --epochs 3 --rate 2.5e-4``. Heads replace a file only if their held-out loss is less.
 
-Hydra's have the released shape: four heads of four blocks with a prefix layer. Those of ``hydra-released.safetensors`` began as
-``hydra.safetensors``, three heads of one block: ``--kind hydra --go-on --count 11000 --sampled --epochs 1 --rate 2.5e-4 --dropout 0
---average 0.995 --vocabulary 8192`` wrote them in its place. ``--minutes`` ends a run in the middle of an epoch, as it did then.
-The same command continues from the checkpoint, which is in ``--data`` with the states.
+Hydra's have the released shape: four heads of four blocks with a prefix layer. They went on from the file of commit 7827661e, three
+heads of one block: ``--kind hydra --go-on --count 11000 --sampled --epochs 1 --rate 2.5e-4 --dropout 0 --average 0.995 --vocabulary
+8192``, and then the same with ``--epochs 2``. ``--minutes`` ends a run in the middle of an epoch, as it did both times. The same
+command continues from the checkpoint, which is in ``--data`` with the states.
 """
 
 from __future__ import annotations

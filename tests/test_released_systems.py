@@ -10,7 +10,7 @@ import released_rules
 import torch
 import train_companions
 
-from specdec_lib import Sampling, load_model, paths
+from specdec_lib import Sampling, load_model
 from specdec_lib.decoding.contract import LAST, Capture
 from specdec_lib.decoding.generate import record
 from specdec_lib.decoding.loop import replay
@@ -72,13 +72,14 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     rows = [{"prompt": draw.integers(5, 200, 6), "answer": draw.integers(5, 200, 9), "heat": 0.0} for _ in range(44)]
     own_answers.pack(rows, tmp_path / "answers.npz")
     given = {"answers": tmp_path / "answers.npz", "learn": 4, "out": tmp_path}
-    given["hydra"] = paths.POCKET / "heads" / "hydra.safetensors"
     released_rules.main(target="pocket", max_new_tokens=12, **given)
     found = numbers.read(tmp_path / "released.csv")
     ratios = [found[f"{name}_over_released"].value for name in ("medusa", "eagle", "lookahead", "eagle_likely")]
     ratios += [found[f"sam_{name}"].value for name in ("prompt_over_none", "tree_over_wider", "own_answers_over_none")]
     assert all(0.4 < ratio < 2.5 for ratio in ratios)
-    assert all(found[f"{part}_outputs"].value >= 5 for part in released_rules.PARTS)
+    assert all(
+        found[f"{part}_outputs"].value >= 5 for part in released_rules.PARTS if part not in released_rules.TRAININGS
+    )
     assert 1 <= found["eagle2_depth"].value <= found["eagle2_levels"].value <= 6
     # One part again leaves the others as they are.
     released_rules.main(target="pocket", max_new_tokens=12, part=["copies"], **given)
@@ -86,7 +87,6 @@ def test_both_sides_are_counted_on_the_same_outputs(tmp_path):
     assert again == found
     assert 1 < found["recycling_width"].value < found["recycling_full_width"].value
     assert found["trained_on"].value == released_rules.EPOCHS * 4 * 8
-    assert found["hydra_released_shape_over_rows"].value == 1  # the heads are the same here
     effects = ("none_over_dropout", "cut_over_whole", "released_over_small")
     assert all(0 < found[f"hydra_{name}"].value < 10 for name in effects)
     assert found["hydra_not_in_cut"].value == 0  # the small pair's vocabulary is smaller than the cut

@@ -88,8 +88,10 @@ def run_blocks(name, fence="python", model="pocket", **scope):
 def test_the_page_on_companions_reads_their_stories():
     scope, count = run_blocks("book/companions.md", r"\{code-cell\} python\n:tags: \[hide-input\]", "smollm2")
     by_name = {row[0]: row for row in scope["rows"]}
-    assert count == 2 and {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
+    assert count == 3 and {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
     assert 0 < by_name["eagle"][5] < by_name["eagle"][4] < 1
+    first, *_, last = scope["bought"]
+    assert first[2] < last[2] == by_name["hydra"][4] and last[5] == by_name["hydra"][5]
 
 
 def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it():
