@@ -178,8 +178,10 @@ def train_drafting(
         before, loss = {}, float("inf")
         checkpoint = Checkpoint(data / f"{kind}.safetensors", minutes * 60)
         if go_on:
-            saved = checkpoint.path.exists() and "options" not in head.story  # by an earlier part of this training
-            before = {"before": head.story["before"] if saved else head.story}
+            came_from = data / f"{kind}-before.json"
+            if not checkpoint.path.exists():  # a later part of this training finds the heads that this one writes
+                came_from.write_text(json.dumps(head.story), encoding="utf-8")
+            before = {"before": json.loads(came_from.read_text(encoding="utf-8"))}
             if "options" in head.story:
                 head.begin(held_out[0].states)
             else:

@@ -91,7 +91,7 @@ def test_the_page_on_companions_reads_their_stories():
     assert count == 3 and {"acceptance", "eagle", "hydra", "medusa"} <= set(by_name)
     assert 0 < by_name["eagle"][5] < by_name["eagle"][4] < 1
     first, *_, last = scope["bought"]
-    assert first[2] < last[2] == by_name["hydra"][4] and last[5] == by_name["hydra"][5]
+    assert first["depth 1"] < last["depth 1"] == by_name["hydra"][4] and last["depth 4"] == by_name["hydra"][5]
 
 
 def test_the_example_of_the_glossary_has_the_numbers_that_the_library_gives_it():
