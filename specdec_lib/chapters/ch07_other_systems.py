@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,6 +78,16 @@ def with_cost(rows: pd.DataFrame, passes: Mapping[int, float], drafting: Mapping
 def network_costs(names: Collection[str], cost: float) -> dict[str, float]:
     """The cost of drafting for each unit where a pass of a network that drafts costs ``cost`` and all else is free."""
     return {name: cost for name in names if (method := method_of(name)) and method.network}
+
+
+def answers_read(story: Mapping[str, Any]) -> int | None:
+    """How many answers heads read in the stage of their training that read most of them; None if their story does not say."""
+    read, stage = [], story
+    while stage:
+        if "answers" in stage and "epoch_kept" in stage:
+            read.append(round(min(1, stage["epoch_kept"]) * stage.get("answers_of_an_epoch", stage["answers"])))
+        stage = stage.get("before", {})
+    return max(read, default=None)
 
 
 def latency_curve(spent: Mapping[int, Sequence[float]]) -> dict[int, Interval]:

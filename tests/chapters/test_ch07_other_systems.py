@@ -123,3 +123,10 @@ def test_each_part_of_spec_benchs_leaderboard_has_a_task_here():
     board = pd.read_csv(paths.PUBLISHED / "spec_bench.csv")
     parts = board[board.quantity == "speed-up"].setting.str.rpartition(", ")[2]
     assert set(parts) - {"A100-80GB"} == set(systems.PARTS) and set(systems.PARTS.values()) == set(SPEC_BENCH.values())
+
+
+def test_answers_are_counted_that_heads_have_read():
+    first = {"answers": 7800, "answers_of_an_epoch": 2000, "epoch_kept": 3}
+    last = {"answers": 16000, "epoch_kept": 0.75, "before": first}
+    assert systems.answers_read(last) == 12000 and systems.answers_read(first) == 2000
+    assert systems.answers_read({"accuracies": []}) is None
