@@ -73,7 +73,7 @@ def main() -> None:
     pair = Pair(target, load_model("smollm2-draft")[0], tokenizer)
     pair.costs = measured_costs(pair)
     grown = {kind: fastest(pair, kind) for kind in TRAINED[1:]}
-    rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 12), [*TRAINED, *grown.values()])
+    rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 24), [*TRAINED, *grown.values()])
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
     speed = {name: ratio(rows, name, PLAIN, AFTER_PREFILL, by="task") for name in (*TRAINED, *grown.values())}
     length = {name: rate(rows[rows.method == name], by="task") for name in ("SpecDec", "EAGLE")}
