@@ -181,6 +181,10 @@ def train_drafting(
             came_from = data / f"{kind}-before.json"
             if not checkpoint.path.exists():  # a later part of this training finds the heads that this one writes
                 came_from.write_text(json.dumps(head.story), encoding="utf-8")
+            elif not came_from.exists():
+                sys.exit(
+                    f"{came_from} is missing, which says what {checkpoint.path} went on from: delete the checkpoint to begin anew"
+                )
             before = {"before": json.loads(came_from.read_text(encoding="utf-8"))}
             if "options" in head.story:
                 head.begin(held_out[0].states)
