@@ -27,7 +27,9 @@ from specdec_lib.experiments.workbench import ModelPair
 from specdec_lib.methods import METHODS, PLAIN
 
 TRAINED, CHAT, CODE = ("SpecDec", "EAGLE", "Medusa", "Hydra"), "conversation", "code completion"
-SIZES = (4, 8)  # tokens of a pass with grown trees
+TASKS = {CHAT: "conversation", CODE: "completion"}
+DTYPES = ("bfloat16", "float32")
+PROMPTS, SIZES = 32, (4, 8, 16, 32)  # of a task; tokens of a pass with grown trees
 #: What one tree is to lead on mixed work, which is every task of the book.
 SINGLE = ("PLD", "PLD+ (h)", "SpecDec", "EAGLE")
 TOKENS, WIDTHS = 48, (1, 2, 4, 8, 16, 32)
@@ -47,7 +49,7 @@ class Pair(ModelPair):
 def fastest(pair: Pair, kind: str) -> str:
     """The grown tree of heads of a kind that was fastest on prompts of the choosing half."""
     tried = [f"{kind}, {size}" for size in SIZES]
-    rows = rows_of(pair, prompts.load("choose", [CHAT, CODE], 6), tried)
+    rows = rows_of(pair, prompts.load("choose", [*TASKS], 6), tried)
     return max(tried, key=lambda name: ratio(rows, name, PLAIN, AFTER_PREFILL).value)
 
 
@@ -67,50 +69,52 @@ def measured_costs(pair: ModelPair) -> PassCosts:
     return PassCosts({width: own / one for width, own in milliseconds.items()}, drafted_token=token / one)
 
 
-def main() -> None:
-    """Measure everything, and write it at the end."""
-    target, tokenizer = load_model("smollm2")
-    pair = Pair(target, load_model("smollm2-draft")[0], tokenizer)
+def measured(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was counted and what rests on seconds, by key, with the models in floating-point numbers of one type."""
+    target, tokenizer = load_model("smollm2", dtype=dtype)
+    pair = Pair(target, load_model("smollm2-draft", dtype=dtype)[0], tokenizer)
     pair.costs = measured_costs(pair)
     grown = {kind: fastest(pair, kind) for kind in TRAINED[1:]}
-    rows = rows_of(pair, prompts.load("report", [CHAT, CODE], 24), [*TRAINED, *grown.values()])
+    rows = rows_of(pair, prompts.load("report", [*TASKS], PROMPTS), [*TRAINED, *grown.values()])
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
-    speed = {name: ratio(rows, name, PLAIN, AFTER_PREFILL, by="task") for name in (*TRAINED, *grown.values())}
-    length = {name: rate(rows[rows.method == name], by="task") for name in ("SpecDec", "EAGLE")}
     best = max(SINGLE, key=lambda name: ratio(mixed, name, PLAIN, AFTER_PREFILL).value)
+    drafted = rows[rows.method != PLAIN]
     counted = {
         "prompts": rows.prompt.nunique(),
         "mixed_prompts": len(mixed) // mixed.method.nunique(),
-        "conversation_specdec_tokens_per_pass": length["SpecDec"][CHAT],
-        "completion_specdec_tokens_per_pass": length["SpecDec"][CODE],
-        "conversation_eagle_tokens_per_pass": length["EAGLE"][CHAT],
-        "completion_eagle_tokens_per_pass": length["EAGLE"][CODE],
+        "equal_outputs": float(drafted.equal.mean()),
         "eagle_nodes": rate(rows[rows.method == "EAGLE"], NODES).value,
     }
-    of_time = {
-        "grown_eagle_pass": int(grown["EAGLE"].partition(", ")[2]),
-        "grown_medusa_pass": int(grown["Medusa"].partition(", ")[2]),
-        "grown_hydra_pass": int(grown["Hydra"].partition(", ")[2]),
-        "conversation_specdec_over_plain": speed["SpecDec"][CHAT],
-        "completion_specdec_over_plain": speed["SpecDec"][CODE],
-        "conversation_eagle_over_plain": speed["EAGLE"][CHAT],
-        "completion_eagle_over_plain": speed["EAGLE"][CODE],
-        "conversation_medusa_over_plain": speed["Medusa"][CHAT],
-        "completion_medusa_over_plain": speed["Medusa"][CODE],
-        "conversation_hydra_over_plain": speed["Hydra"][CHAT],
-        "completion_hydra_over_plain": speed["Hydra"][CODE],
-        "conversation_grown_eagle_over_plain": speed[grown["EAGLE"]][CHAT],
-        "completion_grown_eagle_over_plain": speed[grown["EAGLE"]][CODE],
-        "conversation_grown_medusa_over_plain": speed[grown["Medusa"]][CHAT],
-        "completion_grown_medusa_over_plain": speed[grown["Medusa"]][CODE],
-        "conversation_grown_hydra_over_plain": speed[grown["Hydra"]][CHAT],
-        "completion_grown_hydra_over_plain": speed[grown["Hydra"]][CODE],
+    of_time = {f"pass_{width}_over_one": pair.costs.widths[width] for width in WIDTHS[1:]} | {
         "specdec_pass_over_one": ratio(rows, "SpecDec", PLAIN, PASS),
         "eagle_pass_over_one": ratio(rows, "EAGLE", PLAIN, PASS),
         "mixed_best": best,
         "mixed_one_tree_over_best": ratio(mixed, "One tree", best, AFTER_PREFILL),
         "mixed_one_tree_over_plain": ratio(mixed, "One tree", PLAIN, AFTER_PREFILL),
     }
+    for name in (*TRAINED, *grown.values()):
+        kind, _, size = name.partition(", ")
+        key = f"grown_{kind.lower()}" if size else kind.lower()
+        tokens, of_plain = (
+            rate(rows[rows.method == name], by="task"),
+            ratio(rows, name, PLAIN, AFTER_PREFILL, by="task"),
+        )
+        counted |= {f"{short}_{key}_tokens_per_pass": tokens[task] for task, short in TASKS.items()}
+        of_time |= {f"{short}_{key}_over_plain": of_plain[task] for task, short in TASKS.items()}
+        if size:
+            of_released = ratio(rows, name, kind, AFTER_PREFILL, by="task")
+            of_time |= {f"{key}_pass": int(size)}
+            of_time |= {f"{short}_{key}_over_released": of_released[task] for task, short in TASKS.items()}
+    return counted, of_time
+
+
+def main() -> None:
+    """Measure everything, and write it at the end."""
+    counted, of_time = {}, {}
+    for dtype in DTYPES:
+        for found, own in zip((counted, of_time), measured(dtype), strict=True):
+            found |= {f"{dtype}_{key}": value for key, value in own.items()}
+            print(own, flush=True)
     with chdir(paths.DATA / "results" / "cpu"):
         report.save("marks", counted, of_time)
 

@@ -125,7 +125,8 @@ class Forward:
         elif not reference:
             from specdec_lib.decoding import small_batch  # numba takes most of a second
 
-            if small_batch.gains_by_small_batch(unwrapped(model)):
+            fits = small_batch.fits_small_batch(unwrapped(model))
+            if fits and small_batch.product_is_faster(torch.get_num_threads()):
                 self._within = small_batch.SmallBatchLinear
 
     @property

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
-from specdec_lib.decoding.small_batch import SmallBatchLinear
+from specdec_lib.decoding.small_batch import SmallBatchLinear, product_is_faster
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
@@ -80,8 +80,10 @@ class HeadDrafter(Drafter):
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Where the heads are run: without gradients, and on the CPU with products for a few rows."""
-        with torch.inference_mode(), SmallBatchLinear() if self.ends.device.type == "cpu" else nullcontext():
+        """Where the heads are run: without gradients, and with products for a few rows where these are the faster ones."""
+        few = self.ends.device.type == "cpu" and self.ends.dtype == torch.float32
+        faster = few and product_is_faster(torch.get_num_threads())
+        with torch.inference_mode(), SmallBatchLinear() if faster else nullcontext():
             yield
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:

@@ -348,9 +348,9 @@ def _of_file(name_or_path: str | Path, device: str) -> tuple[PreTrainedModel, Pr
 
 
 def _ready(model: PreTrainedModel) -> PreTrainedModel:
-    from specdec_lib.decoding.small_batch import gains_by_small_batch  # numba takes most of a second
+    from specdec_lib.decoding.small_batch import fits_small_batch  # numba takes most of a second
 
-    if gains_by_small_batch(model):
+    if fits_small_batch(model):
         check_threads()
     return model.eval()
 

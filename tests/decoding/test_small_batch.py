@@ -1,6 +1,7 @@
 """Products for a few rows are those of the plain layer, with the weights as they are at each pass; the model stays transformers' own."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specdec_lib import Capture, Runtime, generate, load_model, paths, record
 from specdec_lib.decoding import small_batch
-from specdec_lib.decoding.small_batch import SmallBatchLinear, gains_by_small_batch
+from specdec_lib.decoding.small_batch import SmallBatchLinear, fits_small_batch
 from specdec_lib.decoding.target import Target
 from specdec_lib.drafters import PromptLookup
 from tests.families import build, hooked, prompt
@@ -37,8 +38,9 @@ class Counted(SmallBatchLinear):
 
 @pytest.fixture
 def served(monkeypatch):
-    """Models of any size are served."""
+    """Models of any size are served, on any processor."""
     monkeypatch.setattr(small_batch, "SMALLEST", 0)
+    monkeypatch.setattr(small_batch, "product_is_faster", lambda threads: True)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -67,6 +69,21 @@ def test_numbers_that_are_none_are_kept():
     with torch.inference_mode(), Counted() as products:
         assert layer(states).isfinite().all(-1).tolist() == [True, False, False]
     assert products.count == 1
+
+
+@pytest.mark.parametrize("slow", ["product", "linear"])
+def test_the_faster_of_two_products_is_found(slow, monkeypatch):
+    """Neither computes anything; one of them sleeps."""
+    for name in ("product", "linear"):
+        seconds = 1e-3 if name == slow else 0
+        monkeypatch.setattr(small_batch, name, lambda states, weight, seconds=seconds: time.sleep(seconds))
+    assert small_batch.product_is_faster.__wrapped__(1) == (slow == "linear")
+
+
+def test_torch_computes_where_its_product_is_faster(served, monkeypatch):
+    monkeypatch.setattr(small_batch, "product_is_faster", lambda threads: False)
+    monkeypatch.setattr(small_batch, "product", lambda *tensors: pytest.fail("a product of ours"))
+    assert len(generate(build("llama-gqa"), prompt(3, 12), max_new_tokens=4, eos_token_id=[]).tokens) == 4
 
 
 class Doubled(torch.Tensor):
@@ -114,7 +131,7 @@ def test_a_default_type_or_device_changes_nothing(served):
 @pytest.mark.parametrize("static", [False, True])
 def test_text_states_and_rows_are_those_of_transformers_forward(served, static):
     model, ids = build("llama-gqa"), prompt(3, 12)
-    assert gains_by_small_batch(model) and not gains_by_small_batch(copy.deepcopy(model).to(torch.bfloat16))
+    assert fits_small_batch(model) and not fits_small_batch(copy.deepcopy(model).to(torch.bfloat16))
     capture, runtime = Capture(layers=(1,), heads=((1, 2),)), Runtime(model, 40) if static else None
     runs = [
         record(model, ids, max_new_tokens=20, eos_token_id=[], capture=capture, runtime=how)
