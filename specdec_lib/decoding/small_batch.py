@@ -108,6 +108,13 @@ def product_is_faster(threads: int) -> bool:
     Returns
     -------
     bool
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_lib.decoding.small_batch import product_is_faster
+    >>> product_is_faster(torch.get_num_threads()) in (True, False)  # another answer on another processor
+    True
     """
     # As many weights as do not stay in a core's own cache; a pass reads each of them once.
     weights = torch.ones(16, 1536, 576)
