@@ -277,8 +277,8 @@ def generate(
         The model's own.
     runtime : Runtime or "transformers", optional
         How the model's passes are run (:class:`specdec_lib.decoding.runtime.Runtime`), such as CUDA graphs. Without one they
-        are transformers' own, on a CPU in float32 with a faster product for passes over a few tokens, which reads the model's
-        weights as they are; ``"transformers"`` leaves that out. The tokens are the same in float32, up to rounding.
+        are transformers' own, on a CPU in float32 with the faster of torch's product and one for a few rows, which reads the
+        model's weights as they are; ``"transformers"`` leaves that out. The tokens are the same in float32, up to rounding.
 
     Returns
     -------

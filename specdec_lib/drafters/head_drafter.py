@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
-from specdec_lib.decoding.small_batch import SmallBatchLinear, product_is_faster
+from specdec_lib.decoding.small_batch import SmallBatchLinear, fits_small_batch, product_is_faster
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
@@ -66,6 +66,8 @@ class HeadDrafter(Drafter):
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.
         self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
+        faster = fits_small_batch(model) and product_is_faster(torch.get_num_threads())
+        self._within = SmallBatchLinear if faster else nullcontext
         self.finish()
 
     def start(self, context: Context) -> None:
@@ -81,9 +83,7 @@ class HeadDrafter(Drafter):
     @contextmanager
     def _inference(self) -> Iterator[None]:
         """Where the heads are run: without gradients, and with products for a few rows where these are the faster ones."""
-        few = self.ends.device.type == "cpu" and self.ends.dtype == torch.float32
-        faster = few and product_is_faster(torch.get_num_threads())
-        with torch.inference_mode(), SmallBatchLinear() if faster else nullcontext():
+        with torch.inference_mode(), self._within():
             yield
 
     def _states(self, context: Context, first: int = 0) -> torch.Tensor:

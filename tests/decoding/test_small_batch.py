@@ -2,6 +2,7 @@
 
 import copy
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -77,7 +78,43 @@ def test_the_faster_of_two_products_is_found(slow, monkeypatch):
     for name in ("product", "linear"):
         seconds = 1e-3 if name == slow else 0
         monkeypatch.setattr(small_batch, name, lambda states, weight, seconds=seconds: time.sleep(seconds))
-    assert small_batch.product_is_faster.__wrapped__(1) == (slow == "linear")
+    monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
+    assert small_batch.product_is_faster(1) == (slow == "linear")
+
+
+def test_two_products_of_float32_are_compared_whatever_the_context(monkeypatch):
+    seen = []
+
+    def seeing(name, own):
+        def compute(states, weight):
+            seen.append((name, states.dtype, weight.device.type, own(states, weight).dtype))
+
+        return compute
+
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+        for name in ("product", "linear"):
+            monkeypatch.setattr(small_batch, name, seeing(name, getattr(small_batch, name)))
+        monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
+        try:
+            torch.set_default_dtype(torch.bfloat16)
+            small_batch.product_is_faster(1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert set(seen) == {(name, torch.float32, "cpu", torch.float32) for name in ("product", "linear")}
+
+
+def test_the_product_is_not_compared_with_itself(monkeypatch):
+    calls, counts = [], []
+    monkeypatch.setattr(
+        small_batch, "product", lambda *tensors, own=small_batch.product: calls.append(1) or own(*tensors)
+    )
+    monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
+    for context in (nullcontext, SmallBatchLinear):
+        calls.clear()
+        with context():
+            small_batch.product_is_faster(1)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
 
 
 def test_torch_computes_where_its_product_is_faster(served, monkeypatch):
