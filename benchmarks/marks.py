@@ -3,8 +3,8 @@
 ``PYTHONPATH=. python benchmarks/marks.py`` writes ``data/results/cpu/marks.csv``, which the page ``book/companions.md`` shows.
 Prompts of the reporting half are decoded in turns with plain decoding, on all threads, first with bfloat16 and then with
 float32; the prefill does not count. One tree, which learns, does so from prompt to prompt. Heads draft their published trees,
-and grown ones of the size that was fastest on prompts of the choosing half. Costs of passes, and the share of outputs that are
-those of plain decoding, stand beside the speeds.
+and grown ones of the size that was fastest on prompts of the choosing half. The table also has the cost of a pass by its width,
+and the share of outputs that have the tokens of plain decoding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from specdec_lib.methods import METHODS, PLAIN
 TRAINED, CHAT, CODE = ("SpecDec", "EAGLE", "Medusa", "Hydra"), "conversation", "code completion"
 TASKS = {CHAT: "conversation", CODE: "completion"}
 DTYPES = ("bfloat16", "float32")
-PROMPTS, SIZES = 32, (4, 8, 16, 32)  # of a task; tokens of a pass with grown trees
+CHOOSING, PROMPTS = 6, 32  # prompts of a task
+SIZES = (4, 8, 16, 32)  # tokens of a pass with grown trees
 #: What one tree is to lead on mixed work, which is every task of the book.
 SINGLE = ("PLD", "PLD+ (h)", "SpecDec", "EAGLE")
 TOKENS, WIDTHS = 48, (1, 2, 4, 8, 16, 32)
@@ -50,7 +51,7 @@ class Pair(ModelPair):
 def fastest(pair: Pair, kind: str) -> str:
     """The grown tree of heads of a kind that was fastest on prompts of the choosing half."""
     tried = [f"{kind}, {size}" for size in SIZES]
-    rows = rows_of(pair, prompts.load("choose", [*TASKS], 6), tried)
+    rows = rows_of(pair, prompts.load("choose", [*TASKS], CHOOSING), tried)
     return max(tried, key=lambda name: ratio(rows, name, PLAIN, AFTER_PREFILL).value)
 
 
@@ -78,6 +79,7 @@ def measured(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
     grown = {kind: fastest(pair, kind) for kind in TRAINED[1:]}
     rows = rows_of(pair, prompts.load("report", [*TASKS], PROMPTS), [*TRAINED, *grown.values()])
     mixed = rows_of(pair, prompts.load("report", per_task=2), [*SINGLE, "One tree"])
+    drafted = rows[rows.method != PLAIN].assign(outputs=1)
     best = max(SINGLE, key=lambda name: ratio(mixed, name, PLAIN, AFTER_PREFILL).value)
     counted = {
         "prompts": rows.prompt.nunique(),
@@ -86,7 +88,7 @@ def measured(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     # What sizes that seconds chose decide rests on seconds too.
     of_time: dict[str, Any] = {
-        "equal_outputs": float(rows[rows.method != PLAIN].equal.mean()),
+        "equal_outputs": rate(drafted, ("equal", "outputs")),
         **{f"pass_{width}_over_one": pair.costs.widths[width] for width in WIDTHS[1:]},
         "specdec_pass_over_one": ratio(rows, "SpecDec", PLAIN, PASS),
         "eagle_pass_over_one": ratio(rows, "EAGLE", PLAIN, PASS),
@@ -112,7 +114,7 @@ def measured(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def main() -> None:
     """Measure everything, and write it at the end."""
-    counted, of_time = {}, {}
+    counted, of_time = {"tokens": TOKENS, "choosing_prompts": CHOOSING * len(TASKS)}, {}
     for dtype in DTYPES:
         for found, own in zip((counted, of_time), measured(dtype), strict=True):
             found |= {f"{dtype}_{key}": value for key, value in own.items()}

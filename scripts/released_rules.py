@@ -60,7 +60,6 @@ EAGLE = {"": 4, "0": 3, "1": 2, "2": 2, "3": 1, "00": 3, "01": 2, "02": 2, "10":
 DRAWS = 4  # of the children of a node, to average what the released rule does
 LONGEST_PROMPT, HELD_OUT = 100, 40  # of the answers that heads learn from: tokens of a prompt, answers to test them on
 EPOCHS, TOGETHER = 2, 2  # rounds of training, answers of a step
-KNOWN = 8192  # tokens of the output layer that the shipped heads of Hydra learned with
 
 
 class ReleasedLookahead(Lookahead):
@@ -253,7 +252,8 @@ def training_of_hydra(of: Measured) -> dict[str, Interval | float]:
         Text(torch.from_numpy(np.concatenate([row["prompt"], row["answer"]])), torch.empty(0), len(row["prompt"]))
         for row in unpack(of.answers)
     ]
-    cut = Cut.to_frequent(ends, written, min(KNOWN, ends.vocabulary))
+    shipped = DraftHead.load(paths.SMOLLM2 / "heads" / "hydra.safetensors").story["training"]["vocabulary"]
+    cut = Cut.to_frequent(ends, written, min(shipped, ends.vocabulary))
 
     def trained(dropout: float = 0.0, own: Cut | None = None, **options) -> Counts:
         torch.manual_seed(0)
@@ -265,6 +265,7 @@ def training_of_hydra(of: Measured) -> dict[str, Interval | float]:
     whole = trained()
     answered = torch.cat([text.tokens[text.start :] for text in held_out])
     return {
+        "hydra_cut_tokens": cut.ends.vocabulary,
         "hydra_none_over_dropout": ratio_of_rates(whole, trained(HydraHeads.recipe.dropout)),
         "hydra_cut_over_whole": ratio_of_rates(trained(own=cut), whole),
         "hydra_released_over_small": ratio_of_rates(whole, trained(layers=1, prefix=False)),

@@ -101,22 +101,6 @@ def product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _measured(threads: int) -> bool:
-    # A pass reads each weight once, so these are more than a core's own cache holds.
-    weights, ratios = torch.ones(16, 1536, 576, dtype=torch.float32), []
-    for rows in (1, 4, 16):
-        states = torch.ones(rows, 576, dtype=torch.float32)
-        best = {product: float("inf"), linear: float("inf")}
-        for _ in range(4):
-            for compute in best:
-                began = time.perf_counter()
-                for weight in weights:
-                    compute(states, weight)
-                best[compute] = min(best[compute], time.perf_counter() - began)
-        ratios.append(best[product] / best[linear])
-    return sum(ratios) / len(ratios) < CLEARLY
-
-
 def product_is_faster(threads: int) -> bool:
     """Whether :func:`product` is clearly faster than torch's ``linear`` here; measured once for each number of threads.
 
@@ -136,9 +120,22 @@ def product_is_faster(threads: int) -> bool:
     >>> product_is_faster(torch.get_num_threads()) in (True, False)  # another answer on another processor
     True
     """
-    # One thread at a time, and without what the caller's context makes of ``linear``.
+    ratios = []
+    # One thread measures at a time, and without what its context makes of ``linear``.
     with _MEASURING, torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False), torch.inference_mode():
-        return _measured(threads)
+        # A pass reads each weight once, so these are more than a core's own cache holds.
+        weights = torch.ones(16, 1536, 576, dtype=torch.float32)
+        for rows in (1, 4, 16):
+            states = torch.ones(rows, 576, dtype=torch.float32)
+            best = {product: float("inf"), linear: float("inf")}
+            for _ in range(4):
+                for compute in best:
+                    began = time.perf_counter()
+                    for weight in weights:
+                        compute(states, weight)
+                    best[compute] = min(best[compute], time.perf_counter() - began)
+            ratios.append(best[product] / best[linear])
+    return sum(ratios) / len(ratios) < CLEARLY
 
 
 def _plain(tensor: Any) -> bool:

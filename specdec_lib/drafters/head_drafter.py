@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec_lib.decoding.contract import LAST, Capture, Context, Drafter
-from specdec_lib.decoding.small_batch import SmallBatchLinear, fits_small_batch, product_is_faster
+from specdec_lib.decoding.small_batch import SmallBatchLinear, product_is_faster
 from specdec_lib.decoding.tree import DraftTree
 from specdec_lib.drafters.token_recycling import template
 from specdec_lib.heads.drafting import DraftHead, Ends
@@ -66,8 +66,9 @@ class HeadDrafter(Drafter):
         self.ends = Ends(model)
         # A copy: another drafter may have the same heads on another device or in another type.
         self.heads = copy.deepcopy(heads).to(self.ends.device, self.ends.dtype).eval()
-        faster = fits_small_batch(model) and product_is_faster(torch.get_num_threads())
-        self._within = SmallBatchLinear if faster else nullcontext
+        # The heads are in float32 also beside a model of packed weights, whose own passes need no such products.
+        few = self.ends.device.type == "cpu" and self.ends.dtype == torch.float32
+        self._within = SmallBatchLinear if few and product_is_faster(torch.get_num_threads()) else nullcontext
         self.finish()
 
     def start(self, context: Context) -> None:

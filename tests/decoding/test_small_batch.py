@@ -14,7 +14,9 @@ from specdec_lib import Capture, Runtime, generate, load_model, paths, record
 from specdec_lib.decoding import small_batch
 from specdec_lib.decoding.small_batch import SmallBatchLinear, fits_small_batch
 from specdec_lib.decoding.target import Target
-from specdec_lib.drafters import PromptLookup
+from specdec_lib.drafters import PromptLookup, head_drafter
+from specdec_lib.drafters.medusa import Medusa
+from specdec_lib.heads.drafting import MedusaHeads
 from tests.families import build, hooked, prompt
 
 
@@ -78,8 +80,7 @@ def test_the_faster_of_two_products_is_found(slow, monkeypatch):
     for name in ("product", "linear"):
         seconds = 1e-3 if name == slow else 0
         monkeypatch.setattr(small_batch, name, lambda states, weight, seconds=seconds: time.sleep(seconds))
-    monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
-    assert small_batch.product_is_faster(1) == (slow == "linear")
+    assert small_batch.product_is_faster.__wrapped__(1) == (slow == "linear")
 
 
 def test_two_products_of_float32_are_compared_whatever_the_context(monkeypatch):
@@ -94,10 +95,9 @@ def test_two_products_of_float32_are_compared_whatever_the_context(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         for name in ("product", "linear"):
             monkeypatch.setattr(small_batch, name, seeing(name, getattr(small_batch, name)))
-        monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
         try:
             torch.set_default_dtype(torch.bfloat16)
-            small_batch.product_is_faster(1)
+            small_batch.product_is_faster.__wrapped__(1)
         finally:
             torch.set_default_dtype(torch.float32)
     assert set(seen) == {(name, torch.float32, "cpu", torch.float32) for name in ("product", "linear")}
@@ -108,11 +108,10 @@ def test_the_product_is_not_compared_with_itself(monkeypatch):
     monkeypatch.setattr(
         small_batch, "product", lambda *tensors, own=small_batch.product: calls.append(1) or own(*tensors)
     )
-    monkeypatch.setattr(small_batch, "_measured", small_batch._measured.__wrapped__)
     for context in (nullcontext, SmallBatchLinear):
         calls.clear()
         with context():
-            small_batch.product_is_faster(1)
+            small_batch.product_is_faster.__wrapped__(1)
         counts.append(len(calls))
     assert counts[0] == counts[1] > 0
 
@@ -121,6 +120,20 @@ def test_torch_computes_where_its_product_is_faster(served, monkeypatch):
     monkeypatch.setattr(small_batch, "product_is_faster", lambda threads: False)
     monkeypatch.setattr(small_batch, "product", lambda *tensors: pytest.fail("a product of ours"))
     assert len(generate(build("llama-gqa"), prompt(3, 12), max_new_tokens=4, eos_token_id=[]).tokens) == 4
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_heads_draft_with_the_faster_product(faster, monkeypatch):
+    """The model is too small to be served, so all products of ours are the heads'."""
+    model, calls = build("llama-gqa"), []
+    monkeypatch.setattr(
+        small_batch, "product", lambda *tensors, own=small_batch.product: calls.append(1) or own(*tensors)
+    )
+    monkeypatch.setattr(head_drafter, "product_is_faster", lambda threads: faster)
+    drafter = Medusa(model, MedusaHeads.for_target(model, heads=2), shape=[(-1, 0), (0, 0)])
+    run = generate(model, prompt(3, 12), drafter, max_new_tokens=8, eos_token_id=[])
+    assert run.tokens == generate(model, prompt(3, 12), max_new_tokens=8, eos_token_id=[]).tokens
+    assert bool(calls) == faster
 
 
 class Doubled(torch.Tensor):
